@@ -1,0 +1,168 @@
+"""One declaration per method: the CLI, sweeps, docs table and contract tests read nothing else.
+
+    @method("logit_adjusted", kind="loss", family="margin", paper="arXiv:2007.07314", needs=("class_counts",),
+            space={"tau": Float(0.1, 3.0, default=1.0, log=True)}, reduces_to=("cross_entropy", {"tau": 0.0}))
+    class LogitAdjustedLoss(ClassLoss): ...
+
+Declaring a class here exports it, names it on the command line, gives it a row in the docs and runs the shared tests on it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal, TypeVar
+
+from classgap._checks import InputError, did_you_mean
+
+Kind = Literal["loss", "posthoc", "optimizer", "sampler", "stage"]
+Need = Literal["features", "cosine_head", "index", "epoch", "class_counts", "two_views", "teacher", "head"]
+
+# Where methods of a kind are declared; importing the package runs the declarations. Torch-side kinds load torch.
+_HOMES: Mapping[Kind, str] = MappingProxyType(
+    {
+        "loss": "classgap.losses",
+        "posthoc": "classgap.posthoc",
+        "optimizer": "classgap.optim",
+        "sampler": "classgap.samplers",
+        "stage": "classgap.train",
+    }
+)
+
+C = TypeVar("C", bound=type)
+
+
+@dataclass(frozen=True)
+class Float:
+    """A real parameter: search range, default, and whether to search on a log scale."""
+
+    low: float
+    high: float
+    default: float
+    log: bool = False
+
+
+@dataclass(frozen=True)
+class Int:
+    """A whole-number parameter."""
+
+    low: int
+    high: int
+    default: int
+    log: bool = False
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of a few values."""
+
+    options: tuple[Any, ...]
+    default: Any
+
+
+Space = Float | Int | Choice
+
+
+@dataclass(frozen=True)
+class Method:
+    """What is known of a method; made by :func:`method`."""
+
+    name: str
+    kind: Kind
+    cls: type
+    family: str
+    paper: str
+    needs: frozenset[Need] = frozenset()
+    space: Mapping[str, Space] = field(default_factory=dict)
+    reduces_to: tuple[str, Mapping[str, Any]] | None = None
+    soft_targets: bool = True
+
+    @property
+    def summary(self) -> str:
+        """First line of the class docstring."""
+        return (inspect.getdoc(self.cls) or "").split("\n", 1)[0]
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Keyword parameters of the constructor with their defaults, without the ones every method shares."""
+        shared = {"num_classes", "class_counts", "self"}
+        parameters = inspect.signature(self.cls).parameters
+        return {k: p.default for k, p in parameters.items() if k not in shared and p.default is not p.empty}
+
+    def build(self, **params: Any) -> Any:
+        """The method with these parameters; an unknown one is an error that names the near ones."""
+        known = inspect.signature(self.cls).parameters
+        for key in params:
+            if key not in known:
+                raise InputError(did_you_mean(key, known, what=f"parameter of {self.name}"))
+        return self.cls(**params)
+
+
+_METHODS: dict[tuple[Kind, str], Method] = {}
+
+
+def method(
+    name: str,
+    *,
+    kind: Kind,
+    family: str,
+    paper: str,
+    needs: Sequence[Need] = (),
+    space: Mapping[str, Space] | None = None,
+    reduces_to: tuple[str, Mapping[str, Any]] | None = None,
+    soft_targets: bool = True,
+) -> Callable[[C], C]:
+    """Declare the decorated class as method ``name``.
+
+    Args:
+        name: The one name used on the command line, in configs, tables and docs.
+        family: Group in tables, e.g. ``"margin"`` or ``"reweight"``.
+        paper: Where it comes from, e.g. ``"arXiv:2007.07314"``.
+        needs: What a training loop has to supply beyond logits and target.
+        space: Search range and default of each tunable parameter.
+        reduces_to: ``(other method, parameters of this one)`` under which both agree in value and gradient (tested).
+        soft_targets: Whether ``target`` may be ``(N, K)`` probabilities.
+    """
+
+    def declare(cls: C) -> C:
+        key = (kind, name)
+        if key in _METHODS and _METHODS[key].cls.__qualname__ != cls.__qualname__:
+            raise InputError(f"{kind} {name!r} is declared twice: {_METHODS[key].cls!r} and {cls!r}")
+        _METHODS[key] = Method(
+            name,
+            kind,
+            cls,
+            family,
+            paper,
+            frozenset(needs),
+            MappingProxyType(dict(space or {})),
+            reduces_to,
+            soft_targets,
+        )
+        return cls
+
+    return declare
+
+
+def _load(kind: Kind) -> None:
+    home = _HOMES[kind]
+    if importlib.util.find_spec(home) is not None:
+        importlib.import_module(home)
+
+
+def methods(kind: Kind) -> tuple[Method, ...]:
+    """All methods of ``kind``, by name. Loads torch for kinds that need it."""
+    _load(kind)
+    return tuple(m for (k, _), m in sorted(_METHODS.items()) if k == kind)
+
+
+def get(kind: Kind, name: str) -> Method:
+    """The method called ``name``."""
+    _load(kind)
+    if (kind, name) not in _METHODS:
+        raise InputError(did_you_mean(name, (m.name for m in methods(kind)), what=kind))
+    return _METHODS[kind, name]
