@@ -20,7 +20,8 @@ from typing import Any, Literal, TypeVar
 from classgap._checks import InputError, did_you_mean
 
 Kind = Literal["loss", "posthoc", "optimizer", "sampler", "stage"]
-Need = Literal["features", "cosine_head", "index", "epoch", "class_counts", "two_views", "teacher", "head"]
+# features, index and epoch are arguments of a loss; class_counts goes to its constructor; the rest shapes the model or batch.
+Need = Literal["features", "cosine_head", "index", "epoch", "class_counts", "views", "experts", "teacher"]
 
 # Where methods of a kind are declared; importing the package runs the declarations. Torch-side kinds load torch.
 _HOMES: Mapping[Kind, str] = MappingProxyType(
@@ -143,6 +144,7 @@ def method(
             reduces_to,
             soft_targets,
         )
+        cls.method = _METHODS[key]  # type: ignore[attr-defined]
         return cls
 
     return declare
@@ -150,8 +152,14 @@ def method(
 
 def _load(kind: Kind) -> None:
     home = _HOMES[kind]
-    if importlib.util.find_spec(home) is not None:
+    if importlib.util.find_spec(home) is None:
+        return
+    try:
         importlib.import_module(home)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise InputError(f"{kind} methods need PyTorch: pip install 'classgap[torch]'") from error
 
 
 def methods(kind: Kind) -> tuple[Method, ...]:

@@ -1,1 +1,18 @@
+"""Class statistics on the torch side: sums by class, running class moments, and the only use of ``torch.distributed``."""
 
+from classgap.stats.collectives import all_reduce_sum, gather_rows, gather_with_gradient, is_distributed
+from classgap.stats.moments import SPREADS, ClassMoments, Spread
+from classgap.stats.sums import ClassScatter, class_scatter, class_sums
+
+__all__ = [
+    "SPREADS",
+    "ClassMoments",
+    "ClassScatter",
+    "Spread",
+    "all_reduce_sum",
+    "class_scatter",
+    "class_sums",
+    "gather_rows",
+    "gather_with_gradient",
+    "is_distributed",
+]

@@ -1,0 +1,177 @@
+"""What every loss shares: one signature, the checks, soft targets, reductions, and state that behaves as in BatchNorm."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from classgap._checks import InputError
+from classgap.losses._checks import check_counts, check_features, check_logits, check_target
+from classgap.registry import Method
+from classgap.stats import is_distributed
+
+Reduction = Literal["mean", "sum", "none"]
+TrainingPass = Callable[[], Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]]
+
+
+def reduce(values: Tensor, reduction: Reduction) -> Tensor:
+    """``"mean"`` divides by the number of samples, never by a sum of weights."""
+    if reduction == "none":
+        return values
+    return values.mean() if reduction == "mean" else values.sum()
+
+
+class ClassLoss(nn.Module):
+    """Base of all losses.
+
+    A subclass implements :meth:`per_sample` for hard labels; soft targets, checks and the mean follow. A loss that is not a
+    mean over samples overrides :meth:`compute`. Running state is held in buffers and written only while :attr:`updating`.
+
+    Args:
+        num_classes: Number of classes :math:`K`.
+        class_counts: Training samples of each class, where the method uses them.
+    """
+
+    method: ClassVar[Method]
+    """The declaration made by ``@method``."""
+
+    class_counts: Tensor | None
+    log_prior: Tensor | None
+
+    def __init__(self, num_classes: int, *, class_counts: Sequence[float] | Tensor | None = None) -> None:
+        super().__init__()
+        if isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 2:
+            raise InputError(f"num_classes must be a whole number of at least 2, got {num_classes!r}")
+        self.num_classes = num_classes
+        self.last: dict[str, Tensor] = {}
+        self._frozen = False
+        counts = None if class_counts is None else check_counts(torch.as_tensor(class_counts), num_classes)
+        if counts is None and "class_counts" in self.needs:
+            raise InputError(f"{self.name} needs class_counts, the number of training samples of each class")
+        self.register_buffer("class_counts", None if counts is None else counts.float(), persistent=False)
+        prior = None if counts is None else (counts / counts.sum()).log().float()
+        self.register_buffer("log_prior", prior, persistent=False)
+
+    @classmethod
+    def from_counts(cls, class_counts: Sequence[float] | Tensor, **params: Any) -> ClassLoss:
+        """The loss for a training set with these class counts."""
+        return cls(len(class_counts), class_counts=class_counts, **params)
+
+    @property
+    def name(self) -> str:
+        """Registered name, or the class name."""
+        declared = getattr(type(self), "method", None)
+        return declared.name if declared is not None else type(self).__name__
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What :meth:`forward` must be given beyond logits and target."""
+        declared = getattr(type(self), "method", None)
+        return declared.needs if declared is not None else frozenset()
+
+    @property
+    def updating(self) -> bool:
+        """Whether this call may write state: in training mode and not inside :meth:`frozen`."""
+        return self.training and not self._frozen
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Within this block state is read, not written: second SAM pass, re-evaluation of a batch."""
+        before, self._frozen = self._frozen, True
+        try:
+            yield
+        finally:
+            self._frozen = before
+
+    def forward(
+        self,
+        logits: Tensor,
+        target: Tensor,
+        features: Tensor | None = None,
+        index: Tensor | None = None,
+        epoch: int | None = None,
+    ) -> Tensor:
+        """The loss of a batch.
+
+        Args:
+            logits: :math:`(N, K)` raw scores (cosines in [-1, 1] for losses that need a cosine head).
+            target: :math:`(N,)` class indices, or :math:`(N, K)` probabilities (mixup, smoothing).
+            features: :math:`(N, d)`, exactly the tensor fed to the last linear layer.
+            index: :math:`(N,)` position of each sample in the training set.
+            epoch: 0-based epoch.
+        """
+        self._check(logits, target, features, index, epoch)
+        # Exponentials, distances and statistics are float32 whatever autocast says.
+        with _float32_only(logits):
+            logits = _at_least_float32(logits)
+            features = None if features is None else _at_least_float32(features)
+            if logits.shape[0] == 0:  # a rank without samples takes part in the collectives and contributes nothing
+                self.empty_batch(logits, target, features)
+                return logits.sum() * 0.0 + (0.0 if features is None else features.sum() * 0.0)
+            return self.compute(logits, target, features, index, epoch)
+
+    def compute(
+        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
+    ) -> Tensor:
+        """Mean of :meth:`per_sample`; for soft targets the expectation over the label."""
+        if target.dim() == 1:
+            return self.per_sample(logits, target, features, index, epoch).mean()
+        rows, labels = target.nonzero(as_tuple=True)
+        pick = None if features is None else features[rows]
+        losses = self.per_sample(logits[rows], labels, pick, None if index is None else index[rows], epoch)
+        return (losses * target[rows, labels]).sum() / logits.shape[0]
+
+    def per_sample(
+        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
+    ) -> Tensor:
+        """:math:`(N,)` losses for hard labels."""
+        raise NotImplementedError(f"{type(self).__name__} must implement per_sample or compute")
+
+    def start_epoch(self, epoch: int, training_pass: TrainingPass) -> None:
+        """Hook called by the training loop before each epoch.
+
+        ``training_pass()`` iterates ``(logits, target, features, index)`` over the training set, in evaluation mode and
+        without gradient; a loss that needs no such pass does not call it and pays nothing.
+        """
+
+    def scores(self, logits: Tensor) -> Tensor:
+        """What to rank classes by at test time; the raw model output unless a method says otherwise."""
+        return logits
+
+    def empty_batch(self, logits: Tensor, target: Tensor, features: Tensor | None) -> None:
+        """Hook for stateful losses: this rank has no sample in the step, others may."""
+
+    def _check(
+        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
+    ) -> None:
+        given = {"features": features, "index": index, "epoch": epoch}
+        for need, value in given.items():
+            if need in self.needs and value is None:
+                raise InputError(f"{self.name} needs {need}: call criterion(logits, target, {need}=…)")
+        check_logits(logits, self.num_classes)
+        samples = logits.shape[0]
+        if samples == 0 and not is_distributed():
+            raise InputError("logits is an empty batch of 0 samples; skip the step or use drop_last=True")
+        declared = getattr(type(self), "method", None)
+        soft = declared.soft_targets if declared is not None else True
+        check_target(target, samples, self.num_classes, soft_allowed=soft, method=self.name)
+        if features is not None:
+            check_features(features, samples)
+
+    def extra_repr(self) -> str:
+        return f"num_classes={self.num_classes}"
+
+
+def _at_least_float32(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+
+
+def _float32_only(tensor: Tensor) -> contextlib.AbstractContextManager[Any]:
+    kind = tensor.device.type
+    if torch.is_autocast_enabled(kind):
+        return torch.autocast(kind, enabled=False)
+    return contextlib.nullcontext()

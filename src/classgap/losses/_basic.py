@@ -1,0 +1,40 @@
+"""Cross-entropy, the baseline of everything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from classgap._checks import number
+from classgap.losses._base import ClassLoss
+from classgap.registry import Float, method
+
+
+@method(
+    "cross_entropy",
+    kind="loss",
+    family="baseline",
+    paper="—",
+    space={"label_smoothing": Float(0.0, 0.3, default=0.0)},
+)
+class CrossEntropyLoss(ClassLoss):
+    """Plain cross-entropy, optionally with label smoothing: the baseline every method is compared with.
+
+    Args:
+        label_smoothing: Share of the target spread evenly over all classes.
+    """
+
+    def __init__(
+        self, num_classes: int, *, label_smoothing: float = 0.0, class_counts: Sequence[float] | Tensor | None = None
+    ) -> None:
+        super().__init__(num_classes, class_counts=class_counts)
+        self.label_smoothing = number("label_smoothing", label_smoothing, low=0.0, high=1.0)
+
+    def compute(
+        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
+    ) -> Tensor:
+        return F.cross_entropy(
+            logits, target.to(logits.dtype) if target.dim() == 2 else target, label_smoothing=self.label_smoothing
+        )

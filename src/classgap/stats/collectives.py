@@ -1,0 +1,72 @@
+"""The collectives class statistics need. On one process each is the identity."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def is_distributed() -> bool:
+    """Whether several processes train together."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def all_reduce_sum(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Element-wise sums over ranks. Sums and counts travel; quotients are taken afterwards."""
+    if not is_distributed():
+        return tensors
+    reduced = []
+    for tensor in tensors:
+        total = tensor.detach().clone()
+        dist.all_reduce(total)
+        reduced.append(total)
+    return tuple(reduced)
+
+
+def gather_rows(tensor: Tensor) -> Tensor:
+    """Rows of all ranks, in rank order; ranks may hold different numbers of rows, also none. No gradient."""
+    if not is_distributed():
+        return tensor
+    return torch.cat(_gather(tensor.detach(), _row_counts(tensor)))
+
+
+def gather_with_gradient(tensor: Tensor) -> tuple[Tensor, int]:
+    """Rows of all ranks and where this rank's begin; gradients of rows used elsewhere flow back to their owner."""
+    if not is_distributed():
+        return tensor, 0
+    counts = _row_counts(tensor)
+    gathered: Tensor = _GatherRows.apply(tensor, counts)
+    return gathered, sum(counts[: dist.get_rank()])
+
+
+class _GatherRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, counts: list[int]) -> Tensor:
+        ctx.start = sum(counts[: dist.get_rank()])
+        ctx.rows = tensor.shape[0]
+        return torch.cat(_gather(tensor, counts))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (total,) = all_reduce_sum(grads[0].contiguous())
+        return total[ctx.start : ctx.start + ctx.rows], None
+
+
+def _row_counts(tensor: Tensor) -> list[int]:
+    mine = torch.tensor([tensor.shape[0]], device=tensor.device)
+    counts = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(counts, mine)
+    return [int(c) for c in counts]
+
+
+def _gather(tensor: Tensor, counts: list[int]) -> list[Tensor]:
+    # Collectives want equal shapes, so rows are padded to the longest rank and cut again.
+    longest = max(counts)
+    padded = tensor.new_zeros(longest, *tensor.shape[1:])
+    padded[: tensor.shape[0]] = tensor
+    buffers = [torch.empty_like(padded) for _ in counts]
+    dist.all_gather(buffers, padded)
+    return [buffer[:count] for buffer, count in zip(buffers, counts, strict=True)]
