@@ -8,6 +8,11 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class InputError(ValueError):
@@ -38,3 +43,73 @@ def number(name: str, value: float, *, low: float = -math.inf, high: float = mat
         right = ")" if high == math.inf else "]"
         raise InputError(f"{name} must be a finite number in {left}{low:g}, {high:g}{right}, got {value!r}")
     return value
+
+
+def float_matrix(
+    name: str, value: Any, *, rows: int | None = None, columns: int | None = None
+) -> NDArray[np.floating[Any]]:
+    """``value`` as a finite floating matrix with at least one row and column, not copied if it is one already."""
+    import numpy as np
+
+    matrix = np.asarray(value)
+    if matrix.ndim != 2 or matrix.dtype.kind not in "fiub":
+        raise InputError(f"{name} must be a numeric matrix, got shape {matrix.shape} of {matrix.dtype}")
+    wanted = (matrix.shape[0] if rows is None else rows, matrix.shape[1] if columns is None else columns)
+    if matrix.shape != wanted:
+        hint = f"; pass {name}.T" if matrix.shape == wanted[::-1] else ""
+        raise InputError(f"{name} must have shape {wanted}, got {matrix.shape}{hint}")
+    if matrix.size == 0:
+        raise InputError(f"{name} must have at least one row and one column, got shape {matrix.shape}")
+    if matrix.dtype.kind != "f":
+        matrix = matrix.astype(np.float64)
+    # nan and infinity survive min and max, which need no temporary array of the same size
+    if not (math.isfinite(matrix.min()) and math.isfinite(matrix.max())):
+        raise InputError(f"{name} holds nan or infinite values; drop or repair those rows first")
+    return matrix
+
+
+def float_vector(name: str, value: Any, *, length: int) -> NDArray[np.float64]:
+    """``value`` as a finite float64 vector of ``length`` entries."""
+    import numpy as np
+
+    vector = np.asarray(value)
+    if vector.ndim != 1 or vector.dtype.kind not in "fiub" or len(vector) != length:
+        raise InputError(f"{name} must be {length} numbers, got shape {vector.shape} of {vector.dtype}")
+    if not np.isfinite(vector).all():
+        raise InputError(f"{name} holds nan or infinite values")
+    return vector.astype(np.float64)
+
+
+def class_indices(name: str, value: Any, num_classes: int, *, rows: int) -> NDArray[np.int64]:
+    """``value`` as ``rows`` class indices in ``[0, num_classes)``."""
+    import numpy as np
+
+    labels = np.asarray(value)
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        hint = "; did you pass one-hot labels?" if labels.ndim == 2 else ""
+        raise InputError(f"{name} must be a vector of integers, got shape {labels.shape} of {labels.dtype}{hint}")
+    if len(labels) != rows:
+        raise InputError(f"{name} must have one entry per row, {rows}, got {len(labels)}")
+    if rows and (labels.min() < 0 or labels.max() >= num_classes):
+        raise InputError(
+            f"{name} must hold class indices in [0, {num_classes}), got values from {labels.min()} to {labels.max()}"
+        )
+    return labels.astype(np.int64, copy=False)
+
+
+def probabilities(name: str, matrix: NDArray[np.floating[Any]], *, tolerance: float = 1e-2) -> None:
+    """Refuse rows that are not probabilities; ``tolerance`` allows for half precision."""
+    import numpy as np
+
+    if matrix.min() < 0 or matrix.max() > 1 + tolerance:
+        raise InputError(
+            f"{name} must be probabilities in [0, 1], got values from {matrix.min():g} to {matrix.max():g}; "
+            "pass logits as logits, or apply softmax first"
+        )
+    error = np.abs(matrix.sum(axis=1, dtype=np.float64) - 1)
+    if error.max() > tolerance:
+        row = int(error.argmax())
+        raise InputError(
+            f"{name} must have rows that sum to 1, but row {row} sums to {matrix[row].sum(dtype=np.float64):g}; "
+            "pass logits as logits, or apply softmax first"
+        )
