@@ -1,1 +1,7 @@
+"""Classifiers by name: small-image residual networks, perceptrons, and everything in timm and torchvision."""
 
+from __future__ import annotations
+
+from classgap.models.build import KNOWN, build_model
+
+__all__ = ["KNOWN", "build_model"]

@@ -1,0 +1,189 @@
+"""The last layer: a cosine classifier, and a tap that reads the features fed into any model's head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from classgap._checks import InputError, did_you_mean
+
+
+class CosineHead(nn.Module):
+    r"""Bias-free linear layer with both sides normalised: returns raw cosines in :math:`[-1, 1]`.
+
+    Scaling belongs to the loss. Rows of ``weight`` start uniform in :math:`(-1, 1)`, renormalised to unit length.
+
+    Shape:
+        input :math:`(*, d)`, output :math:`(*, K)`, float32 also under autocast.
+    Example:
+        >>> head = CosineHead(4, 3)
+        >>> head(torch.ones(2, 4)).shape
+        torch.Size([2, 3])
+    """
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.in_features, self.out_features = in_features, out_features
+        self.weight = nn.Parameter(torch.empty(out_features, in_features))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the rows anew."""
+        with torch.no_grad():
+            self.weight.uniform_(-1, 1)
+            self.weight.copy_(F.normalize(self.weight, dim=1))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Cosine of every sample with every class."""
+        # Half precision would quantise angles near 0 and π, where the margin losses live.
+        with torch.autocast(features.device.type, enabled=False):
+            return F.linear(F.normalize(features.float(), dim=-1), F.normalize(self.weight.float(), dim=-1))
+
+    def extra_repr(self) -> str:
+        """Sizes, as ``nn.Linear`` prints them."""
+        return f"in_features={self.in_features}, out_features={self.out_features}"
+
+
+def linear_layers(model: nn.Module) -> dict[str, nn.Module]:
+    """Every linear or cosine layer by name, in order of registration."""
+    return {name: m for name, m in model.named_modules() if isinstance(m, (nn.Linear, CosineHead))}
+
+
+def find_head(model: nn.Module, layer: str | None = None) -> tuple[str, nn.Module]:
+    """Name and module of the layer that makes the logits: the one named, or the last linear layer.
+
+    Models of timm say themselves which one it is. Two parallel heads of the same shape (distilled models) are an error
+    that lists both, since no rule could tell which one the caller means.
+    """
+    modules = dict(model.named_modules())
+    linears = linear_layers(model)
+    if layer is not None:
+        wrapped = f"module.{layer}"  # the model may sit inside DistributedDataParallel
+        for name in (layer, wrapped):
+            if name in modules:
+                return name, modules[name]
+        raise InputError(did_you_mean(layer, linears or modules, what="layer"))
+    if not linears:
+        raise InputError(f"{type(model).__name__} has no linear layer to tap; name its last layer with layer='…'")
+    get_classifier = getattr(model, "get_classifier", None)
+    declared = get_classifier() if callable(get_classifier) else None
+    for name, module in linears.items():
+        if module is declared:
+            return name, module
+    name = list(linears)[-1]
+    twins = _parallel_heads(modules, linears, name)
+    if twins:
+        raise InputError(
+            f"{type(model).__name__} has several candidates for its last linear layer: {', '.join([*twins, name])}; "
+            f"choose one with layer={name!r}"
+        )
+    return name, linears[name]
+
+
+def _parallel_heads(modules: Mapping[str, nn.Module], linears: Mapping[str, nn.Module], name: str) -> list[str]:
+    """Other linear layers of the same shape beside ``name``; inside ``nn.Sequential`` they are a chain, not rivals."""
+    parent = name.rpartition(".")[0]
+    if isinstance(modules[parent], nn.Sequential):
+        return []
+    shape = linears[name].weight.shape
+    return [n for n, m in linears.items() if n != name and n.rpartition(".")[0] == parent and m.weight.shape == shape]
+
+
+def replace_head(model: nn.Module, head: nn.Module) -> None:
+    """Put ``head`` where the model's last linear layer is."""
+    parent, _, child = find_head(model)[0].rpartition(".")
+    setattr(model.get_submodule(parent), child, head)
+
+
+class FeatureTap(nn.Module):
+    """Call a classifier and get ``(logits, features)``; features are exactly the tensor fed into its last linear layer.
+
+    Works on torchvision, timm, Hugging Face and plain models without touching them: ``state_dict`` of the model *and of
+    the tap* have the model's own keys, so a checkpoint saved either way loads either way. Wrap first, then compile or
+    distribute: ``torch.compile(FeatureTap(model))``, ``DistributedDataParallel(FeatureTap(model))``.
+
+    Token classifiers that pool after the head (GPT-like sequence classification) give the features of the pooled token.
+
+    Args:
+        model: Any classifier that returns logits, or an object with ``.logits``.
+        layer: Name of the head, as in ``model.named_modules()``, where the last linear layer is not it.
+    Example:
+        >>> tap = FeatureTap(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)))
+        >>> logits, features = tap(torch.randn(5, 4))
+        >>> logits.shape, features.shape
+        (torch.Size([5, 3]), torch.Size([5, 8]))
+    """
+
+    def __init__(self, model: nn.Module, layer: str | None = None) -> None:
+        super().__init__()
+        self.model = model
+        self.layer, head = find_head(model, layer)
+        self._calls: list[tuple[Tensor, Tensor]] | None = (
+            None  # None: nobody listens, e.g. the model is called directly
+        )
+        head.register_forward_hook(self._listen, with_kwargs=True)
+        self._register_state_dict_hook(_strip_prefix)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(_add_prefix)  # type: ignore[no-untyped-call]
+
+    @property
+    def head(self) -> nn.Module:
+        """The tapped layer."""
+        return self.model.get_submodule(self.layer)
+
+    def _listen(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
+        if self._calls is not None:
+            self._calls.append((args[0] if args else next(iter(kwargs.values())), output))
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Logits and the features behind them."""
+        self._calls = []
+        try:
+            logits = _logits(self.model(*args, **kwargs))
+            calls = self._calls
+        finally:
+            self._calls = None
+        if len(calls) != 1:
+            ran = "did not run" if not calls else f"ran {len(calls)} times"
+            raise InputError(
+                f"layer {self.layer!r} {ran} in the forward pass, so its input is not the features; name the layer that "
+                f"makes the logits with layer='…' (and tap the model before compiling it)"
+            )
+        features, output = calls[0]
+        if output.shape[-1] != logits.shape[-1]:
+            raise InputError(
+                f"layer {self.layer!r} gives {output.shape[-1]} values but the model returned {logits.shape[-1]} "
+                f"logits, so it is not the head; name it with layer='…' (linear: {', '.join(linear_layers(self.model))})"
+            )
+        if output.dim() > logits.dim():
+            features = _pooled_token(features, output, logits)
+        return logits, features
+
+
+def _logits(output: Any) -> Tensor:
+    """The logits in whatever a classifier returns."""
+    if not isinstance(output, Tensor):
+        output = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", output)
+    if not isinstance(output, Tensor):
+        raise InputError(f"the model must return logits or an object with .logits, got {type(output).__name__}")
+    return output
+
+
+def _pooled_token(features: Tensor, output: Tensor, logits: Tensor) -> Tensor:
+    """Features (N, T, d) → (N, d): the token whose head output became the logits."""
+    position = (output.to(logits.dtype) == logits.unsqueeze(1)).all(-1).int().argmax(1)
+    return features[torch.arange(len(features), device=features.device), position]
+
+
+# The tap must be invisible in checkpoints, or weights saved through it would not load into the plain model.
+def _strip_prefix(module: nn.Module, state: dict[str, Any], prefix: str, metadata: dict[str, Any]) -> None:
+    for key in [k for k in state if k.startswith(f"{prefix}model.")]:
+        state[prefix + key[len(prefix) + len("model.") :]] = state.pop(key)
+
+
+def _add_prefix(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    for key in [k for k in state if k.startswith(prefix)]:
+        state[f"{prefix}model.{key[len(prefix) :]}"] = state.pop(key)
