@@ -1,0 +1,160 @@
+"""From labels as they stand in a file (numbers, names, names that look like numbers) to class indices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from classgap._checks import InputError
+
+MAX_CLASSES = 65_536
+# Integer labels this close together are looked up in a table; others by bisection, which is several times slower.
+_TABLE_RANGE = 1 << 22
+
+
+@dataclass(frozen=True, eq=False)
+class LabelCoder:
+    """Turns raw labels into class indices. ``values`` are the sorted distinct raw labels, ``codes`` their indices."""
+
+    values: NDArray[Any]
+    codes: NDArray[np.int64]
+
+    def __call__(self, raw: NDArray[Any]) -> NDArray[np.int64]:
+        low, high = self.values[0], self.values[-1]
+        if self.values.dtype.kind in "iu" and int(high) - int(low) < _TABLE_RANGE:
+            table = np.zeros(int(high) - int(low) + 1, dtype=np.int64)
+            table[self.values.astype(np.int64) - int(low)] = self.codes
+            return table[raw.astype(np.int64, copy=False) - int(low)]
+        return self.codes[np.searchsorted(self.values, raw)]
+
+
+def resolve_classes(
+    distinct: Sequence[tuple[str, NDArray[Any]]], *, names: Sequence[str] | None = None, width: int | None = None
+) -> tuple[tuple[str, ...], list[LabelCoder]]:
+    """Class names and one coder per label column.
+
+    Args:
+        distinct: For each label column its name (for messages) and its sorted distinct raw labels.
+        names: Class names in index order. Labels are matched to them by name; integers that are not names are indices.
+        width: Number of score columns; with it and without ``names``, labels must be indices into the scores.
+    Example:
+        >>> resolve_classes([("label", np.array(["cat", "dog"]))])[0]
+        ('cat', 'dog')
+        >>> classes, (coder,) = resolve_classes([("label", np.array([0, 2]))], names=["a", "b", "c"])
+        >>> classes, coder(np.array([2, 0])).tolist()
+        (('a', 'b', 'c'), [2, 0])
+    """
+    labels = [_canonical(column, values) for column, values in distinct]
+    if names is None and width is not None:
+        _check_indices(distinct, labels, width, "the scores have {} columns, so labels must be 0 … {}")
+        classes, index = [str(k) for k in range(width)], {k: k for k in range(width)}
+    elif names is None:
+        classes, index = _classes_from_labels(distinct, labels)
+    else:
+        classes, index = check_names(names, width), _index_by_name(distinct, labels, list(names))
+    if len(classes) > MAX_CLASSES:
+        raise InputError(
+            f"column {distinct[0][0]!r} has {len(classes):,} distinct values, more than the {MAX_CLASSES:,} classes an "
+            "audit can hold; is it the label column?"
+        )
+    coders = [
+        LabelCoder(values, np.array([index[label] for label in column], dtype=np.int64))
+        for (_, values), column in zip(distinct, labels, strict=True)
+    ]
+    return tuple(classes), coders
+
+
+def check_names(names: Sequence[str], width: int | None = None) -> list[str]:
+    """Class names, if they are unique and as many as there are score columns."""
+    if width is not None and len(names) != width:
+        raise InputError(f"there are {len(names)} class names but the scores have {width} columns; they must agree")
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise InputError(f"class name {name!r} is given twice; names must be unique")
+        seen.add(name)
+    return list(names)
+
+
+def _canonical(column: str, values: NDArray[Any]) -> list[Any]:
+    """Distinct labels as ints where every one of them is a whole number (also ``3.0`` and ``"3"``), else as str."""
+    if values.dtype.kind == "f":
+        if not np.isfinite(values).all():
+            raise InputError(f"column {column!r} has rows without a label (NaN); remove or label them")
+        if (values != np.rint(values)).any():
+            odd = values[values != np.rint(values)][0]
+            raise InputError(
+                f"column {column!r} must hold class labels, got the fraction {odd:g}; is it a score column?"
+            )
+        return [int(v) for v in values]
+    if values.dtype.kind in "iub":
+        return [int(v) for v in values]
+    texts = [v.decode() if isinstance(v, bytes) else str(v) for v in values]
+    if all(_is_whole(t) for t in texts):
+        return [int(t) for t in texts]
+    return texts
+
+
+def _is_whole(text: str) -> bool:
+    # "007" and "7" must stay two labels, so only the shortest spelling of a number counts as one.
+    return text.removeprefix("-").isdecimal() and str(int(text)) == text
+
+
+def _is_numeric(labels: list[Any]) -> bool:
+    return bool(labels) and isinstance(labels[0], int)
+
+
+def _classes_from_labels(
+    distinct: Sequence[tuple[str, NDArray[Any]]], labels: list[list[Any]]
+) -> tuple[list[str], dict[Any, int]]:
+    if len({_is_numeric(column) for column in labels}) > 1:
+        texts = {label for column in labels for label in column if isinstance(label, str)}
+        for (name, _), column in zip(distinct, labels, strict=True):
+            if any(str(label) not in texts for label in column):
+                raise InputError(
+                    f"column {name!r} holds numbers (e.g. {column[0]}) and the other label column names "
+                    f"(e.g. {min(texts)!r}); give the class names in index order (--names)"
+                )
+        names = sorted(texts)
+        index = {name: k for k, name in enumerate(names)}
+        return names, index | {int(name): k for name, k in index.items() if _is_whole(name)}
+    union = sorted({label for column in labels for label in column})
+    return [str(label) for label in union], {label: k for k, label in enumerate(union)}
+
+
+def _index_by_name(
+    distinct: Sequence[tuple[str, NDArray[Any]]], labels: list[list[Any]], names: list[str]
+) -> dict[Any, int]:
+    by_name = {name: k for k, name in enumerate(names)}
+    numbers = {label for column in labels if _is_numeric(column) for label in column}
+    numbers_are_names = all(str(label) in by_name for label in numbers)
+    if not numbers_are_names:
+        numeric = [(d, column) for d, column in zip(distinct, labels, strict=True) if _is_numeric(column)]
+        _check_indices(
+            [d for d, _ in numeric],
+            [column for _, column in numeric],
+            len(names),
+            "there are {} class names, so numbers must be 0 … {} or be names themselves",
+        )
+    index: dict[Any, int] = {n: by_name[str(n)] if numbers_are_names else n for n in numbers}
+    for (column, _), values in zip(distinct, labels, strict=True):
+        for label in values:
+            if isinstance(label, str) and label not in by_name:
+                raise InputError(f"column {column!r} has the label {label!r}, which is not among the class names")
+    return index | by_name
+
+
+def _check_indices(
+    distinct: Sequence[tuple[str, NDArray[Any]]], labels: list[list[Any]], count: int, reason: str
+) -> None:
+    for (column, _), values in zip(distinct, labels, strict=True):
+        for label in values:
+            if isinstance(label, str) or not 0 <= label < count:
+                hint = " (labels that start at 1? subtract 1)" if label == count else ""
+                names = "; give the class names in the order of the scores (--names)" if isinstance(label, str) else ""
+                wanted = reason.format(count, count - 1)
+                raise InputError(f"column {column!r} has the label {label!r}, but {wanted}{hint}{names}")

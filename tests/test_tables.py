@@ -1,0 +1,284 @@
+"""Reading prediction files: what comes out equals what went in, and what cannot be read gets one sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from safetensors.numpy import save_file
+
+from classgap._checks import InputError
+from classgap.measure.tables import Columns, Predictions, read_names, read_predictions, read_train_counts
+
+NAMES = ["ant", "bee", "cat"]
+TRUE = np.array([0, 0, 1, 1, 2, 2, 2])
+PRED = np.array([0, 1, 1, 1, 2, 0, 2])
+COUNTS = [[1, 1, 0], [0, 2, 0], [1, 0, 2]]
+
+
+def confusion(found: Predictions) -> list[list[int]]:
+    if found.counts is not None:
+        return np.asarray(found.counts).tolist()
+    assert found.y_true is not None
+    assert found.y_pred is not None
+    counts = np.zeros((len(found.classes),) * 2, dtype=int)
+    np.add.at(counts, (found.y_true, found.y_pred), 1)
+    return counts.tolist()
+
+
+def write(path: Path, columns: dict[str, Any]) -> Path:
+    frame = pl.DataFrame(columns)
+    if path.suffix == ".parquet":
+        frame.write_parquet(path)
+    else:
+        frame.write_csv(path, separator="\t" if path.suffix == ".tsv" else ",")
+    return path
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "parquet"])
+@pytest.mark.parametrize("rows", [False, True])
+@pytest.mark.parametrize(
+    ("labels", "classes"),
+    [
+        (lambda y: y, ("0", "1", "2")),
+        (lambda y: y * 10 - 5, ("-5", "5", "15")),
+        (lambda y: np.array(NAMES)[y], ("ant", "bee", "cat")),
+        (lambda y: np.array(["7", "07", "n07"])[y], ("07", "7", "n07")),
+    ],
+)
+def test_label_kinds(tmp_path: Path, ending: str, rows: bool, labels: Any, classes: tuple[str, ...]) -> None:
+    file = write(tmp_path / f"p.{ending}", {"file": ["x"] * 7, "Label": labels(TRUE), "prediction": labels(PRED)})
+    found = read_predictions([file], rows=rows)
+    assert found.classes == classes
+    assert found.num_samples == 7
+    assert (found.counts is None) == rows
+    expected = np.array(COUNTS)
+    if classes[0] == "07":
+        expected = expected[[1, 0, 2]][:, [1, 0, 2]]
+    assert confusion(found) == expected.tolist()
+
+
+def test_categories_and_booleans(tmp_path: Path) -> None:
+    frame = pl.DataFrame({"y": np.array(NAMES)[TRUE], "pred": np.array(NAMES)[PRED]}).cast(pl.Categorical)
+    frame.write_parquet(tmp_path / "c.parquet")
+    assert confusion(read_predictions([tmp_path / "c.parquet"])) == COUNTS
+    file = write(tmp_path / "b.parquet", {"y_true": [True, False, True], "y_pred": [True, True, True]})
+    assert confusion(read_predictions([file])) == [[0, 1], [0, 2]]
+    file = write(tmp_path / "f.parquet", {"y_true": TRUE.astype(float), "y_pred": PRED})
+    assert confusion(read_predictions([file])) == COUNTS
+
+
+def test_far_apart_integers(tmp_path: Path) -> None:
+    file = write(tmp_path / "f.parquet", {"y_true": [1, 10**12, 5], "y_pred": [1, 5, 5]})
+    assert confusion(read_predictions([file])) == [[1, 0, 0], [0, 1, 0], [0, 1, 0]]
+
+
+def test_folder_and_several_files_are_parts(tmp_path: Path) -> None:
+    for i, part in enumerate((slice(0, 3), slice(3, 7))):
+        write(tmp_path / f"part-{i}.parquet", {"y_true": TRUE[part], "y_pred": PRED[part]})
+    (tmp_path / "_SUCCESS").touch()
+    (tmp_path / ".part-0.parquet.crc").touch()
+    assert confusion(read_predictions([tmp_path])) == COUNTS
+    assert confusion(read_predictions(sorted(tmp_path.glob("part-*")))) == COUNTS
+    reports: list[tuple[int, int]] = []
+    read_predictions([tmp_path], progress=lambda done, total: reports.append((done, total)))
+    assert reports[-1] == (7, 7)
+
+
+def test_streaming_equals_rows_across_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("classgap.measure.tables._BATCH_ROWS", 100)
+    rng = np.random.default_rng(0)
+    true, pred = rng.integers(0, 30, (2, 5000))
+    file = write(tmp_path / "p.parquet", {"y_true": true, "y_pred": pred})
+    assert confusion(read_predictions([file])) == confusion(read_predictions([file], rows=True))
+
+
+def test_scores_as_columns_list_or_prefix(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    scores = rng.normal(size=(7, 12))
+    numbered = {f"score_{k}": scores[:, k] for k in (11, *range(11))}
+    found = read_predictions([write(tmp_path / "a.csv", {"label": TRUE, **numbered})])
+    assert found.scores is not None
+    np.testing.assert_allclose(found.scores, scores)
+    assert found.y_pred is None
+    assert len(found.classes) == 12
+    listed = write(tmp_path / "b.parquet", {"label": TRUE, "logits": scores.tolist()})
+    np.testing.assert_array_equal(read_predictions([listed]).scores, scores)
+    arrays = pl.DataFrame({"label": TRUE, "out": pl.Series(scores)})
+    arrays.write_parquet(tmp_path / "c.parquet")
+    np.testing.assert_array_equal(read_predictions([tmp_path / "c.parquet"], Columns(scores="out")).scores, scores)
+    named = {f"p_{name}": scores[:, k] for k, name in enumerate(NAMES)}
+    file = write(tmp_path / "d.csv", {"label": np.array(NAMES)[TRUE], **named})
+    found = read_predictions([file], Columns(scores="p_"))
+    assert found.classes == tuple(NAMES)
+    assert found.y_true is not None
+    assert found.y_true.tolist() == TRUE.tolist()
+
+
+def archive(path: Path, **arrays: Any) -> Path:
+    if path.suffix == ".npz":
+        np.savez(path, **arrays)
+    else:
+        names = arrays.pop("class_names", None)
+        metadata = None if names is None else {"class_names": json.dumps(list(names))}
+        save_file({k: np.ascontiguousarray(v) for k, v in arrays.items()}, path, metadata=metadata)
+    return path
+
+
+@pytest.mark.parametrize("ending", ["npz", "safetensors"])
+def test_archives(tmp_path: Path, ending: str) -> None:
+    rng = np.random.default_rng(2)
+    arrays = {
+        "y_true": TRUE, "logits": rng.normal(size=(7, 3)), "features": rng.normal(size=(7, 4)).astype(np.float32),
+        "weight": rng.normal(size=(3, 4)), "bias": np.zeros(3), "train_counts": np.array([5, 6, 7]),
+        "class_names": np.array(NAMES),
+    }  # fmt: skip
+    found = read_predictions([archive(tmp_path / f"a.{ending}", **arrays)])
+    assert found.classes == tuple(NAMES)
+    assert found.train_counts is not None
+    assert found.train_counts.tolist() == [5, 6, 7]
+    for ours, theirs in ((found.scores, "logits"), (found.features, "features"), (found.weight, "weight")):
+        np.testing.assert_array_equal(ours, arrays[theirs])
+    twice = read_predictions([tmp_path / f"a.{ending}"] * 2)
+    assert twice.num_samples == 14
+    assert twice.weight is not None
+    assert twice.weight.shape == (3, 4)
+
+
+def test_bfloat16_is_widened(tmp_path: Path) -> None:
+    values = np.array([[1.5, -2.0], [0.0, 3.25]], dtype=np.float32)
+    raw = (values.view(np.uint32) >> 16).astype("<u2").tobytes()
+    header = {
+        "y_true": {"dtype": "I64", "shape": [2], "data_offsets": [0, 16]},
+        "scores": {"dtype": "BF16", "shape": [2, 2], "data_offsets": [16, 24]},
+    }
+    text = json.dumps(header).encode()
+    data = len(text).to_bytes(8, "little") + text + np.array([1, 0], dtype="<i8").tobytes() + raw
+    (tmp_path / "b.safetensors").write_bytes(data)
+    np.testing.assert_array_equal(read_predictions([tmp_path / "b.safetensors"]).scores, values)
+
+
+def test_names_give_order_and_absent_classes(tmp_path: Path) -> None:
+    numbers = write(tmp_path / "n.csv", {"y_true": TRUE, "y_pred": PRED})
+    found = read_predictions(
+        [numbers], class_names=[*NAMES, "dog"], train_counts={"ant": 1, "bee": 2, "cat": 3, "dog": 4}
+    )
+    assert found.classes == ("ant", "bee", "cat", "dog")
+    assert np.asarray(found.counts)[3].sum() == 0
+    assert found.train_counts is not None
+    assert found.train_counts.tolist() == [1, 2, 3, 4]
+    mixed = write(tmp_path / "m.csv", {"y_true": np.array(NAMES)[TRUE], "y_pred": PRED})
+    assert confusion(read_predictions([mixed], class_names=NAMES)) == COUNTS
+    # Numbers that are names themselves are names, not positions.
+    renamed = write(tmp_path / "r.csv", {"y_true": [7, 3], "y_pred": [7, 7]})
+    assert confusion(read_predictions([renamed], class_names=["3", "7"])) == [[0, 1], [0, 1]]
+
+
+def test_semicolons_and_late_names(tmp_path: Path) -> None:
+    file = tmp_path / "s.csv"
+    file.write_text("target;pred\n" + "1;1\n" * 20_000 + "owl;1\n", encoding="utf-8")
+    assert read_predictions([file]).classes == ("1", "owl")
+
+
+def test_names_files(tmp_path: Path) -> None:
+    for name, text in (
+        ("a.txt", "ant\nbee\ncat\n"), ("a.json", '["ant","bee","cat"]'), ("b.json", '{"1":"bee","0":"ant","2":"cat"}'),
+    ):  # fmt: skip
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        assert read_names(tmp_path / name) == NAMES
+    (tmp_path / "c.csv").write_text("class,count\nant,3\nbee,4\n", encoding="utf-8")
+    assert read_train_counts(tmp_path / "c.csv") == {"ant": 3, "bee": 4}
+    (tmp_path / "c.json").write_text("[3, 4]", encoding="utf-8")
+    assert read_train_counts(tmp_path / "c.json") == [3, 4]
+
+
+def bad(tmp_path: Path, name: str, content: bytes | dict[str, Any] | None) -> Path:
+    file = tmp_path / name
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    elif content is not None and file.suffix == ".npz":
+        np.savez(file, allow_pickle=True, **content)
+    elif content is not None:
+        write(file, content)
+    return file
+
+
+GOOD = {"y_true": [0, 1], "y_pred": [0, 1]}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "message"),
+    [
+        ("none.csv", None, {}, "there is no file"),
+        ("a.xlsx", b"x", {}, "ending classgap does not know"),
+        ("a.csv", b"", {}, "is empty"),
+        ("a.csv", b"y_true,y_pred\n", {}, "has no rows"),
+        ("a.csv", b"PAR1\0\0", {}, "not a CSV"),
+        ("a.parquet", b"y_true,y_pred\n0,1\n", {}, "not a PARQUET"),
+        ("a.parquet", b"PAR1 and then nothing", {}, "cannot be read as such"),
+        ("a.npz", b"y_true,y_pred\n0,1\n", {}, "not an NPZ"),
+        ("a.safetensors", b"y_true,y_pred\n0,1\n", {}, "cannot be read as such"),
+        ("a.npz", {"y_true": np.array(["a", None], dtype=object), "y_pred": [0, 1]}, {}, "pickled"),
+        ("a.csv", {"x": [1], "z": [2]}, {}, "no column looks like the true label.*'x', 'z'"),
+        ("a.csv", {"y_true": [1], "z": [2]}, {}, "no column looks like predictions"),
+        ("a.csv", {"label": [1], "target": [1], "pred": [1]}, {}, "could both be --true"),
+        ("a.csv", GOOD, {"columns": Columns(true="y_ture")}, "did you mean 'y_true'"),
+        ("a.csv", {"y_true": ["a", None], "y_pred": ["a", "b"]}, {}, "without a label"),
+        ("a.parquet", {"y_true": [0.0, float("nan")], "y_pred": [0, 1]}, {}, "NaN"),
+        ("a.parquet", {"y_true": [0, 1], "y_pred": [0.2, 0.9]}, {}, "fraction 0.2; is it a score"),
+        ("a.csv", {"y_true": ["a", "b"], "y_pred": [0, 1]}, {}, "holds numbers .* the other label column names"),
+        ("a.csv", GOOD, {"class_names": ["a"]}, "label 1, but there are 1 class names"),
+        ("a.csv", GOOD, {"class_names": ["a", "a"]}, "given twice"),
+        ("a.csv", {"y_true": ["a", "b"], "y_pred": ["a", "x"]}, {"class_names": ["a", "b"]}, "'x', which is not among"),
+        ("a.csv", {"y": [1, 2], "score_0": [0.5, 1], "score_1": [1, 2]}, {}, "labels that start at 1"),
+        ("a.csv", {"y": ["a", "b"], "score_0": [0.5, 1], "score_1": [1, 2]}, {}, "order of the scores"),
+        ("a.csv", {"y": [0, 1], "score_0": [0.5, 1], "score_2": [1, 2]}, {}, "without gaps"),
+        ("a.csv", {"y": [0, 1], "score_0": [0.5, 1], "score_1": ["u", "v"]}, {}, "must hold numbers"),
+        ("a.csv", {"y": [0, 1], "score_0": [0.5, None], "score_1": [1, 2]}, {}, "empty cells"),
+        ("a.parquet", {"y": [0, 1], "scores": [[0.5], [1.0, 2.0]]}, {}, "equally long, got 1 to 2"),
+        ("a.npz", {"y_true": [0, 1], "y_pred": [0]}, {}, "y_true has 2 rows but y_pred has 1"),
+        ("a.npz", {"y_true": [[0, 1]], "y_pred": [0]}, {}, "one label a row"),
+        ("a.npz", {"y_true": [0, 1], "scores": [0.5, 1]}, {}, "matrix of numbers"),
+        ("a.csv", GOOD, {"train_counts": [3]}, "1 training counts for 2 classes"),
+        ("a.csv", GOOD, {"train_counts": {"0": 3}}, "lack class '1'"),
+        ("a.csv", GOOD, {"train_counts": [3, -1]}, "whole numbers"),
+    ],
+)  # fmt: skip
+def test_unreadable(tmp_path: Path, name: str, content: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        read_predictions([bad(tmp_path, name, content)], **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_unreadable_folders_and_mixtures(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds no prediction file"):
+        read_predictions([tmp_path])
+    files = [write(tmp_path / "a.csv", GOOD), write(tmp_path / "a.parquet", GOOD)]
+    with pytest.raises(InputError, match="of one format"):
+        read_predictions(files)
+    with pytest.raises(InputError, match="more than the 65,536 classes"):
+        read_predictions([write(tmp_path / "ids.parquet", {"y_true": np.arange(70_000), "y_pred": np.arange(70_000)})])
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("n.json", "{"), ("n.json", '{"1": "a"}'), ("n.txt", ""), ("n.json", "[1]")]
+)
+def test_unreadable_names(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match="class name"):
+        read_names(tmp_path / name)
+    with pytest.raises(InputError, match="no readable file"):
+        read_names(tmp_path / "missing.txt")
+
+
+@pytest.mark.parametrize(("name", "text"), [("c.json", "3"), ("c.csv", "class,count\na,b\n"), ("c.csv", "x\n1\n")])
+def test_unreadable_counts(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match="must"):
+        read_train_counts(tmp_path / name)
+    with pytest.raises(InputError, match="there is no file"):
+        read_train_counts(tmp_path / "missing.csv")
