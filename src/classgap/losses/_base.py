@@ -19,10 +19,10 @@ TrainingPass = Callable[[], Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]]
 
 
 def reduce(values: Tensor, reduction: Reduction) -> Tensor:
-    """``"mean"`` divides by the number of samples, never by a sum of weights."""
+    """``"mean"`` divides by the number of samples, never by a sum of weights; no samples give 0."""
     if reduction == "none":
         return values
-    return values.mean() if reduction == "mean" else values.sum()
+    return values.sum() / max(1, values.shape[0]) if reduction == "mean" else values.sum()
 
 
 class ClassLoss(nn.Module):
@@ -109,10 +109,8 @@ class ClassLoss(nn.Module):
         with _float32_only(logits):
             logits = _at_least_float32(logits)
             features = None if features is None else _at_least_float32(features)
-            if logits.shape[0] == 0:  # a rank without samples takes part in the collectives and contributes nothing
-                self.empty_batch(logits, target, features)
-                return logits.sum() * 0.0 + (0.0 if features is None else features.sum() * 0.0)
-            return self.compute(logits, target, features, index, epoch)
+            compute = self.compute if logits.shape[0] else self.compute_empty
+            return compute(logits, target, features, index, epoch)
 
     def compute(
         self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
@@ -142,8 +140,11 @@ class ClassLoss(nn.Module):
         """What to rank classes by at test time; the raw model output unless a method says otherwise."""
         return logits
 
-    def empty_batch(self, logits: Tensor, target: Tensor, features: Tensor | None) -> None:
-        """Hook for stateful losses: this rank has no sample in the step, others may."""
+    def compute_empty(
+        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
+    ) -> Tensor:
+        """The loss of a rank without samples: 0, with a graph. A loss with collectives must take part in them here."""
+        return logits.sum() + (0.0 if features is None else features.sum())
 
     def _check(
         self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None

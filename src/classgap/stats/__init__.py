@@ -1,8 +1,14 @@
 """Class statistics on the torch side: sums by class, running class moments, and the only use of ``torch.distributed``."""
 
-from classgap.stats.collectives import all_reduce_sum, gather_rows, gather_with_gradient, is_distributed
+from classgap.stats.collectives import (
+    all_reduce_sum,
+    all_reduce_with_gradient,
+    gather_rows,
+    gather_with_gradient,
+    is_distributed,
+)
 from classgap.stats.moments import SPREADS, ClassMoments, Spread
-from classgap.stats.sums import ClassScatter, class_scatter, class_sums
+from classgap.stats.sums import ClassScatter, class_scatter, class_sums, total_scatter
 
 __all__ = [
     "SPREADS",
@@ -10,9 +16,11 @@ __all__ = [
     "ClassScatter",
     "Spread",
     "all_reduce_sum",
+    "all_reduce_with_gradient",
     "class_scatter",
     "class_sums",
     "gather_rows",
     "gather_with_gradient",
     "is_distributed",
+    "total_scatter",
 ]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from classgap.stats.collectives import gather_rows, is_distributed
+from classgap.stats.collectives import all_reduce_with_gradient, gather_rows, is_distributed
 
 
 def class_sums(values: Tensor, target: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
@@ -76,3 +76,15 @@ def _merge_ranks(local: ClassScatter) -> ClassScatter:
     sums = counts.new_zeros(classes.shape[0], 2)
     sums.index_add_(0, inverse, torch.stack((scatter + between, second), 1))
     return ClassScatter(classes, total, pooled, sums[:, 0], sums[:, 1])
+
+
+def total_scatter(features: Tensor) -> Tensor:
+    r"""Mean :math:`\|\phi_i - \bar\phi\|^2` over the batch of all ranks, differentiated.
+
+    Example:
+        >>> total_scatter(torch.tensor([[0.0], [2.0]]))
+        tensor(1.)
+    """
+    samples = all_reduce_with_gradient(features.new_tensor(float(features.shape[0])))
+    mean = all_reduce_with_gradient(features.sum(0)) / samples
+    return all_reduce_with_gradient((features - mean).square().sum()) / samples

@@ -1,0 +1,325 @@
+r"""MR²: margins from feature spread, in the logits and in the representation.
+
+Reference: Zhu et al., *Reducing Class-Wise Performance Disparity via Margin Regularization*, ICLR 2026.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from classgap._checks import InputError, number, one_of
+from classgap.losses._base import ClassLoss, Reduction, reduce
+from classgap.losses._pairs import PAIR_MODES, PairMode, within_class_pull
+from classgap.losses._queue import FeatureQueue
+from classgap.registry import Choice, Float, method
+from classgap.stats import SPREADS, ClassMoments, Spread, gather_rows, gather_with_gradient, total_scatter
+
+Form = Literal["paper", "release", "scale_free"]
+GammaRule = Literal["spread", "uniform", "imbalanced"]
+Adjust = Literal["outside", "inside", "posthoc"]
+
+
+def margins_from_moments(
+    second: Tensor, seen: Tensor, c_bar: float, *, rule: GammaRule = "spread", class_counts: Tensor | None = None
+) -> Tensor:
+    r"""Per-class logit margins with mean :math:`\bar c` over the classes seen so far; unseen classes get :math:`\bar c`.
+
+    .. math:: \gamma_k = \bar c\, m\, a_k^{1/3} \big/ \sum_{j\ \text{seen}} a_j^{1/3}
+
+    Args:
+        second: :math:`a_k = E\|\phi\|_p^2`, shape :math:`(K,)`.
+        seen: Which of the :math:`K` classes have a value; :math:`m` of them.
+        rule: ``"spread"`` is eq. (1) and (17) of the paper; ``"uniform"`` gives :math:`\bar c` to all; ``"imbalanced"`` uses
+            :math:`(a_k/n_k)^{1/4}`, which minimises the average per-class bound for counts :math:`n_k` (LDAM's rule when
+            :math:`a_k` is constant).
+    Example:
+        >>> margins_from_moments(torch.tensor([1.0, 8.0, 5.0]), torch.tensor([True, True, False]), 3.0)
+        tensor([2., 4., 3.])
+    """
+    if rule == "uniform":
+        return torch.full_like(second, c_bar)
+    second = second.clamp_min(1e-12)  # dead features
+    if rule == "imbalanced":
+        if class_counts is None:
+            raise InputError("gamma_rule='imbalanced' needs class_counts, the number of training samples of each class")
+        weight = (second / class_counts).pow(0.25)
+    else:
+        weight = second.pow(1 / 3)
+    mean = (weight * seen).sum() / seen.sum()
+    return torch.where(seen, c_bar * weight / mean, c_bar)
+
+
+def gamma_margin_cross_entropy(
+    logits: Tensor,
+    target: Tensor,
+    gamma: Tensor,
+    *,
+    offset: Tensor | None = None,
+    weight_by_gamma: bool = False,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    r"""Cross-entropy on a logit row divided by the margin of its true class.
+
+    .. math:: \ell_i = -\ln\operatorname{softmax}(z_i/\gamma_{y_i} + o)_{y_i}
+
+    The loss grows with :math:`\gamma_y` for samples that are right, which have to be right by more; at test time the raw
+    :math:`z` is used.
+
+    Args:
+        gamma: :math:`(K,)` margins, not differentiated.
+        offset: :math:`o`, e.g. :math:`\tau\log\pi` for imbalanced data.
+        weight_by_gamma: Multiply by :math:`\gamma_y`, which leaves the boundary between overlapping classes where it was.
+        reduction: ``"mean"`` divides by the batch size.
+    Shape:
+        logits :math:`(N, K)`, target :math:`(N,)` ints or :math:`(N, K)` probabilities; returns a scalar, or :math:`(N,)`.
+    Example:
+        >>> gamma_margin_cross_entropy(torch.tensor([[4.0, 0.0]]), torch.tensor([0]), torch.tensor([2.0, 1.0]))
+        tensor(0.1269)
+    Reference: eq. (1).
+    """
+    if target.dim() == 2:
+        return reduce(_expected_over_labels(logits, target, gamma, offset, weight_by_gamma), reduction)
+    of_label = gamma.detach().to(logits.dtype)[target]
+    scaled = logits / of_label[:, None]
+    if offset is not None:
+        scaled = scaled + offset.to(logits.dtype)
+    losses = F.cross_entropy(scaled, target, reduction="none")
+    return reduce(losses * of_label if weight_by_gamma else losses, reduction)
+
+
+def _expected_over_labels(
+    logits: Tensor, target: Tensor, gamma: Tensor, offset: Tensor | None, weight_by_gamma: bool
+) -> Tensor:
+    """Each label a row may have is scored with its own margin; two for mixup, so the cost follows the non-zero entries."""
+    rows, labels = target.nonzero(as_tuple=True)
+    losses = gamma_margin_cross_entropy(
+        logits[rows], labels, gamma, offset=offset, weight_by_gamma=weight_by_gamma, reduction="none"
+    )
+    return logits.new_zeros(logits.shape[0]).index_add(0, rows, losses * target[rows, labels].to(losses.dtype))
+
+
+def representation_margin(
+    features: Tensor,
+    target: Tensor,
+    sbar: Tensor,
+    *,
+    form: Form = "paper",
+    pair: PairMode | None = None,
+    num_classes: int | None = None,
+    temperature: float = 0.5,
+    anchors: tuple[int, int] | None = None,
+    index: Tensor | None = None,
+) -> Tensor:
+    r"""Mean over the batch of how far samples of a class lie apart, beyond twice the average spread.
+
+    .. math:: \ell_i = \ln\Big[1 + \sum_{j\ne i,\,y_j=y_i}\exp\big(\|\phi_i-\phi_j\|^2 - 2\bar s\big)\Big]
+
+    Args:
+        sbar: :math:`\bar s`, average within-class squared deviation, not differentiated.
+        form: ``"paper"`` is eq. (2) on the batch. ``"release"`` is what the authors' code computes: exponents divided by
+            :math:`10 d`, the result times :math:`d/10`, averaged within each class and divided by :math:`K`.
+            ``"scale_free"`` measures distances in units of the total scatter :math:`V` of the batch,
+            :math:`\|\phi_i-\phi_j\|^2/2V - \bar s/V`, so that the weight means the same for every :math:`K, N, d`, and,
+            because :math:`V` is differentiated, shrinking all features together gains nothing.
+        pair: How partners are combined (:func:`within_class_pull`); by default a mean in ``"scale_free"``, else a sum.
+        num_classes: :math:`K`, for ``"release"``.
+        temperature: Softness of the ``"scale_free"`` form, in units of the total scatter.
+    Shape:
+        features :math:`(M, d)`, target :math:`(M,)`; returns a scalar.
+    Reference: eq. (2).
+    """
+    start, stop = anchors or (0, features.shape[0])
+    if form == "scale_free":
+        scale = total_scatter(features[start:stop]).clamp_min(1e-12)
+        relative = features * (2 * scale).rsqrt()
+        slack = sbar.to(scale.dtype) / scale.detach()
+        losses = within_class_pull(
+            relative, target, slack, temperature=temperature, pair=pair or "mean", anchors=(start, stop), index=index
+        )
+        return reduce(losses, "mean")
+    if form == "paper":
+        return reduce(
+            within_class_pull(features, target, 2 * sbar, pair=pair or "sum", anchors=(start, stop), index=index),
+            "mean",
+        )
+    if num_classes is None:
+        raise InputError("form='release' divides by the number of classes: pass num_classes")
+    width = features.shape[1]
+    losses = within_class_pull(
+        features, target, 2 * sbar, temperature=10.0 * width, pair=pair or "sum", anchors=(start, stop), index=index
+    )
+    counts = losses.new_zeros(num_classes).index_add_(0, target[start:stop], torch.ones_like(losses))
+    # The pull returns T·ln[…] with T = 10 d where the release has (d/10)·ln[…].
+    return (losses / counts[target[start:stop]]).sum() / (100.0 * num_classes)
+
+
+@method(
+    "mr2",
+    kind="loss",
+    family="margin",
+    paper="ICLR 2026 (MR²)",
+    needs=("features",),
+    space={
+        "c_bar": Float(0.5, 4.0, default=2.0, log=True),
+        "lam": Float(1e-3, 1.0, default=0.1, log=True),
+        "form": Choice(("scale_free", "paper", "release"), default="scale_free"),
+    },
+    reduces_to=("cross_entropy", {"gamma_rule": "uniform", "c_bar": 1.0, "lam": 0.0}),
+)
+class MR2Loss(ClassLoss):
+    r"""Margins from feature spread: larger logit margins for scattered classes, and a pull inside each class.
+
+    .. math:: L = \tfrac1N\sum_i \ell_{\gamma,\mathrm{ce}}(z_i, y_i) + \lambda\, \ell_{\bar s}(\phi_i, y_i)
+
+    Class statistics are updated from the batch before they are used, while in training mode only.
+
+    Args:
+        num_classes: Number of classes :math:`K`.
+        c_bar: Mean logit margin :math:`\bar c`.
+        lam: Weight :math:`\lambda` of the representation margin; 0 turns it off. Values do not transfer between forms.
+        p: Norm in the margins: 2 for a linear head, 3 for a cosine head (where 2 gives every class the same margin).
+        decay: Share of the old class statistics kept when a class appears.
+        form: Scaling of the representation margin, see :func:`representation_margin`.
+        pair: How partners are combined; by default a mean in ``"scale_free"``, else a sum.
+        spread: Estimator of :math:`\bar s` (see :class:`~classgap.stats.ClassMoments`), or ``"zero"`` for no slack. By default
+            ``"pooled"``, and ``"ratio"`` with ``class_counts``, so that frequent classes do not decide it.
+        gamma_rule: ``"spread"`` (eq. 1), ``"uniform"`` (:math:`\gamma_k=\bar c`), or ``"imbalanced"``.
+        weight_by_gamma: Multiply each sample's loss by its margin, leaving boundaries of overlapping classes in place.
+        class_counts: Training counts; adds the logit adjustment :math:`\tau\log\pi` for imbalanced data.
+        tau: Strength of that adjustment.
+        adjust: ``"outside"`` :math:`z/\gamma_y + \tau\log\pi`, ``"inside"`` :math:`(z+\tau\log\pi)/\gamma_y`, or ``"posthoc"``:
+            train without and let :meth:`scores` subtract it.
+        queue: Past features kept for each class as partners; needs ``num_features``.
+        gather: Take partners from all ranks, with gradients.
+        num_features: Feature dimension, for ``queue`` and ``spread="moments"``.
+    Shape:
+        logits :math:`(N, K)`, target :math:`(N,)` or :math:`(N, K)`, features :math:`(N, d)`; returns a scalar. With soft
+        targets a sample counts for its most likely class in statistics and pairs.
+    Example:
+        >>> criterion = MR2Loss(num_classes=10)
+        >>> loss = criterion(torch.randn(8, 10), torch.arange(8), features=torch.randn(8, 64))
+        >>> criterion.gamma.shape, sorted(criterion.last)
+        (torch.Size([10]), ['logit', 'rep'])
+    Reference: Zhu et al., ICLR 2026, eq. (1), (2), (4), (17).
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        c_bar: float = 2.0,
+        lam: float = 0.1,
+        *,
+        p: float = 2.0,
+        decay: float = 0.9,
+        form: Form = "scale_free",
+        pair: PairMode | None = None,
+        spread: Spread | Literal["zero"] | None = None,
+        gamma_rule: GammaRule = "spread",
+        weight_by_gamma: bool = False,
+        class_counts: Sequence[float] | Tensor | None = None,
+        tau: float = 1.0,
+        adjust: Adjust = "outside",
+        queue: int = 0,
+        gather: bool = False,
+        num_features: int | None = None,
+    ) -> None:
+        super().__init__(num_classes, class_counts=class_counts)
+        self.c_bar = number("c_bar", c_bar, low=0.0, open_low=True)
+        self.lam = number("lam", lam, low=0.0)
+        self.tau = number("tau", tau)
+        one_of("form", form, get_args(Form))
+        one_of("gamma_rule", gamma_rule, get_args(GammaRule))
+        one_of("adjust", adjust, get_args(Adjust))
+        if pair is not None:
+            one_of("pair", pair, PAIR_MODES)
+        if spread is None:
+            spread = "pooled" if class_counts is None else "ratio"
+        one_of("spread", spread, (*SPREADS, "zero"))
+        if gamma_rule == "imbalanced" and class_counts is None:
+            raise InputError("gamma_rule='imbalanced' needs class_counts, the number of training samples of each class")
+        if queue and num_features is None:
+            raise InputError("queue stores features of each class and needs num_features, the feature dimension")
+        self.form: Form = form
+        self.pair: PairMode | None = pair
+        self.gamma_rule: GammaRule = gamma_rule
+        self.adjust: Adjust = adjust
+        self.weight_by_gamma = weight_by_gamma
+        self.zero_slack = spread == "zero"
+        self.gather = gather
+        self.moments = ClassMoments(
+            num_classes, p=p, decay=decay, spread="pooled" if spread == "zero" else spread, num_features=num_features
+        )
+        self.queue = FeatureQueue(num_classes, queue, num_features) if queue and num_features else None
+
+    @property
+    def gamma(self) -> Tensor:
+        r""":math:`(K,)` current logit margins, mean :math:`\bar c`."""
+        return margins_from_moments(
+            self.moments.second, self.moments.seen > 0, self.c_bar, rule=self.gamma_rule, class_counts=self.class_counts
+        )
+
+    @property
+    def sbar(self) -> Tensor:
+        r"""Current :math:`\bar s`, the average within-class squared deviation."""
+        return self.moments.sbar
+
+    def compute(
+        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
+    ) -> Tensor:
+        assert features is not None  # declared as a need, checked in forward
+        label = target if target.dim() == 1 else target.argmax(1)
+        if self.updating:
+            self.moments.update(features, label)
+        logit = self._logit_margin(logits, target)
+        rep = self._representation_margin(features, label, index) if self.lam else logit.new_zeros(())
+        self.last = {"logit": logit.detach(), "rep": rep.detach()}
+        return logit + self.lam * rep
+
+    def _logit_margin(self, logits: Tensor, target: Tensor) -> Tensor:
+        offset = None
+        if self.log_prior is not None and self.adjust != "posthoc":
+            offset = self.tau * self.log_prior
+            if self.adjust == "inside":
+                logits, offset = logits + offset.to(logits.dtype), None
+        return gamma_margin_cross_entropy(
+            logits, target, self.gamma, offset=offset, weight_by_gamma=self.weight_by_gamma
+        )
+
+    def _representation_margin(self, features: Tensor, label: Tensor, index: Tensor | None) -> Tensor:
+        rows, labels, start = features, label, 0
+        if self.gather:
+            rows, start = gather_with_gradient(features)
+            labels = gather_rows(label)
+            index = None if index is None else gather_rows(index)
+        stop = start + features.shape[0]
+        if self.queue is not None:
+            past, past_labels, past_index = self.queue.recall(label)
+            rows, labels = torch.cat((rows, past.to(rows.dtype))), torch.cat((labels, past_labels))
+            index = None if index is None else torch.cat((index, past_index))
+            if self.updating:
+                self.queue.remember(features, label, None if index is None else index[start:stop])
+        return representation_margin(
+            rows,
+            labels,
+            torch.zeros_like(self.sbar) if self.zero_slack else self.sbar,
+            form=self.form,
+            pair=self.pair,
+            num_classes=self.num_classes,
+            anchors=(start, stop),
+            index=index,
+        )
+
+    compute_empty = compute  # a rank without samples still takes part in the collectives
+
+    def scores(self, logits: Tensor) -> Tensor:
+        if self.log_prior is None or self.adjust != "posthoc":
+            return logits
+        return logits - self.tau * self.log_prior.to(logits.dtype)
+
+    def extra_repr(self) -> str:
+        return f"num_classes={self.num_classes}, c_bar={self.c_bar:g}, lam={self.lam:g}, form={self.form!r}"

@@ -1,0 +1,50 @@
+"""A memory of past features for each class, so that classes that are rare in a batch still find partners."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from classgap.stats import gather_rows
+
+
+class FeatureQueue(nn.Module):
+    """The last ``slots`` detached features of each class with the data-set index they came from.
+
+    Entries are overwritten, oldest first, and the same on every rank.
+    """
+
+    memory: Tensor
+    memory_index: Tensor
+    written: Tensor
+
+    def __init__(self, num_classes: int, slots: int, num_features: int) -> None:
+        super().__init__()
+        self.slots = slots
+        self.register_buffer("memory", torch.zeros(num_classes, slots, num_features))
+        self.register_buffer("memory_index", torch.full((num_classes, slots), -1))
+        self.register_buffer("written", torch.zeros(num_classes, dtype=torch.long))
+
+    def recall(self, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Features, labels and indices stored for the classes in ``target``."""
+        classes = torch.unique(target)
+        filled = torch.arange(self.slots, device=target.device) < self.written[classes, None]
+        labels = classes[:, None].expand(-1, self.slots)[filled]
+        return self.memory[classes][filled], labels, self.memory_index[classes][filled]
+
+    @torch.no_grad()
+    def remember(self, features: Tensor, target: Tensor, index: Tensor | None) -> None:
+        """Store the batches of all ranks. Without an index, entries are told apart from every later sample."""
+        if index is None:
+            index = target.new_full(target.shape, -1)
+        features, target, index = (gather_rows(part) for part in (features.detach(), target, index))
+        labels, order = torch.sort(target, stable=True)
+        run_start = torch.searchsorted(labels, labels)
+        run_stop = torch.searchsorted(labels, labels, right=True)
+        position = torch.arange(labels.shape[0], device=target.device)
+        newest = run_stop - position <= self.slots  # more samples of a class than slots: the last ones stay
+        slot = (self.written[labels] + position - run_start) % self.slots
+        labels, slot, rows = labels[newest], slot[newest], order[newest]
+        self.memory[labels, slot] = features[rows].to(self.memory.dtype)
+        self.memory_index[labels, slot] = index[rows]
+        self.written.index_add_(0, target, torch.ones_like(target))
