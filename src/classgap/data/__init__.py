@@ -1,1 +1,31 @@
+"""Data sets by name, their splits, long-tail profiles, augmentation and batches."""
 
+from __future__ import annotations
+
+from classgap.data.augment import POLICIES, policies
+from classgap.data.batches import Batch, Batches, Normalise, Order, mixed_seed, shuffled
+from classgap.data.dataset import Split, TrainingData, load_data
+from classgap.data.sources import SOURCES, Source, data_root, load_source
+from classgap.data.splits import PROFILES, Profile, profile_counts, split_hash
+
+__all__ = [
+    "POLICIES",
+    "PROFILES",
+    "SOURCES",
+    "Batch",
+    "Batches",
+    "Normalise",
+    "Order",
+    "Profile",
+    "Source",
+    "Split",
+    "TrainingData",
+    "data_root",
+    "load_data",
+    "load_source",
+    "mixed_seed",
+    "policies",
+    "profile_counts",
+    "shuffled",
+    "split_hash",
+]
