@@ -30,12 +30,16 @@ def rows_of_classes(y_true: Ints, num_classes: int) -> list[Ints]:
     return np.split(order, ends[:-1])
 
 
-def class_blocks(features: Floats, rows: list[Ints]) -> Iterator[tuple[int, Float64s]]:
-    """``(class, its features in float64)`` for every class, a large class in several blocks."""
-    width = features.shape[1]
+def class_blocks(features: Floats, rows: list[Ints]) -> Iterator[tuple[int, Ints, Float64s]]:
+    """``(class, row indices, those rows in float64)`` for every class, a large class in several blocks."""
     for k, members in enumerate(rows):
-        for block in row_blocks(len(members), width):
-            yield k, features[members[block]].astype(np.float64)
+        for block in row_blocks(len(members), features.shape[1]):
+            yield k, members[block], features[members[block]].astype(np.float64)
+
+
+def unit_rows(values: Float64s) -> Float64s:
+    """Rows scaled to length 1; rows of zeros stay."""
+    return np.asarray(values / np.maximum(np.linalg.norm(values, axis=1, keepdims=True), np.finfo(np.float64).tiny))
 
 
 def group_sums(values: Floats, place: Ints, size: int) -> Float64s:

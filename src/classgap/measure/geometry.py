@@ -2,25 +2,92 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
-from classgap.measure.classwise import Float64s, Floats, Ints
+import numpy as np
+
+from classgap import _checks
+from classgap.measure.angles import Angles, HeadGeometry, angles_between, describe_head
+from classgap.measure.classwise import Float64s, Floats, Ints, divide, rows_of_classes
+from classgap.measure.collapse import Collapse, neural_collapse
+from classgap.measure.fisher import Fisher, fisher_separability
+from classgap.measure.spread import ANCHORS, Spread, measure_spread
 
 
 @dataclass(frozen=True, eq=False)
 class Geometry:
-    """Per-class and global geometry; nan where a class is absent or a head was not given."""
+    """Where the classes lie in feature space, and the head between them; nan where a class is absent.
 
-    support: Ints
-    spread: Float64s
+    Attributes:
+        spread: Means and deviations within classes.
+        mean_angles: Angles between class means, seen from their common centre.
+        fisher: Separability of pairs of classes (features scaled to length 1).
+        collapse: Neural-collapse numbers.
+        head: The linear head; None without one.
+        notes: Which bounded-cost route was taken where the exact one would be too long or too noisy.
+    """
+
+    spread: Spread
+    mean_angles: Angles
+    fisher: Fisher
+    collapse: Collapse
+    head: HeadGeometry | None
+    notes: tuple[str, ...] = ()
 
     def columns(self) -> dict[str, Float64s]:
         """Per-class columns of the audit's table."""
-        return {"spread": self.spread}
+        columns = {
+            "spread": self.spread.spread,
+            "spread_unbiased": self.spread.spread_unbiased,
+            "spread_ratio": self.spread.ratio,
+            "variance_norm": self.spread.variance_norm,
+            "max_distance": divide(self.spread.diameter, self.spread.largest_norm),
+            "fisher": self.fisher.separability,
+            "nearest_fisher": self.fisher.nearest()[0],
+            "nearest_angle": self.mean_angles.nearest,
+        }
+        if self.head is not None:
+            columns |= {
+                "weight_norm": self.head.norms,
+                "weight_angle": self.head.angles.nearest,
+                "average_logit": self.head.average_logit,
+                "average_margin": self.head.average_margin,
+                "sample_angle": self.head.sample_angle[:, 0],
+            }
+        return columns
+
+    def neighbours(self) -> dict[str, Ints]:
+        """Index of each class's nearest other class by each measure; -1 where there is none."""
+        nearest = {"fisher": self.fisher.nearest()[1], "mean_angle": self.mean_angles.neighbour}
+        if self.head is not None:
+            nearest["weight_angle"] = self.head.angles.neighbour
+        return nearest
 
     def summary(self) -> dict[str, float]:
-        """Global numbers."""
-        return {}
+        """Global numbers, means over classes."""
+        summary = {
+            "spread": float(np.nanmean(self.spread.spread)),
+            "spread_ratio": _mean(self.spread.ratio),
+            "fisher": _mean(self.fisher.separability),
+            "mean_angle": self.mean_angles.mean,
+            **asdict(self.collapse),
+        }
+        if self.head is not None:
+            summary |= {
+                "classifier_margin": self.head.angles.margin,
+                "classifier_margin_limit": self.head.limit,
+                "weight_angle": self.head.angles.mean,
+                "weight_norm": float(self.head.norms.mean()),
+                "weight_norm_variation": self.head.norm_variation,
+                "average_margin": _mean(self.head.average_margin),
+                "sample_angle": _mean(self.head.sample_angle[:, 0]),
+            }
+        return summary
+
+
+def _mean(values: Float64s) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else float("nan")
 
 
 def describe(
@@ -30,7 +97,53 @@ def describe(
     *,
     weight: Floats | None = None,
     bias: Floats | None = None,
-    seed: int = 0,
 ) -> Geometry:
-    """Geometry of ``features`` (``(n, d)``) and, if given, of the linear head ``weight`` (``(K, d)``), ``bias``."""
-    raise NotImplementedError
+    """Geometry of ``features`` (``(n, d)``) and, if given, of the linear head ``weight`` (``(K, d)``), ``bias`` (``(K,)``).
+
+    Features are those fed to the head, taken in evaluation mode. Sums are float64; nothing larger than one block of rows,
+    the class means, one d × d matrix and K × K tables is held (a covariance per class only where they are small).
+
+    Example:
+        >>> import numpy as np
+        >>> g = describe(np.eye(3).repeat(4, axis=0), np.arange(3).repeat(4), 3, weight=np.eye(3))
+        >>> g.head.angles.margin, round(g.head.limit)
+        (90.0, 120)
+    """
+    features = _checks.float_matrix("features", features)
+    y_true = _checks.class_indices("y_true", y_true, num_classes, rows=len(features))
+    head = check_head(weight, bias, num_classes, features.shape[1])
+    rows = rows_of_classes(y_true, num_classes)
+    spread = measure_spread(features, y_true, rows)
+    means = spread.means
+    fisher = fisher_separability(features, y_true, num_classes)
+    return Geometry(
+        spread=spread,
+        mean_angles=angles_between(means - means[spread.support > 0].mean(axis=0)),
+        fisher=fisher,
+        collapse=neural_collapse(features, y_true, means, spread.spread, spread.largest_norm, head=head),
+        head=None if head is None else describe_head(features, y_true, rows, means, *head),
+        notes=_notes(fisher, spread.support),
+    )
+
+
+def check_head(
+    weight: Floats | None, bias: Floats | None, num_classes: int, width: int
+) -> tuple[Float64s, Float64s] | None:
+    """The head as float64 ``(weight, bias)``, a missing bias as zeros; None without a head."""
+    if weight is None:
+        if bias is not None:
+            raise _checks.InputError("bias was given without weight; pass both, or neither")
+        return None
+    matrix = _checks.float_matrix("weight", weight, rows=num_classes, columns=width).astype(np.float64)
+    return matrix, np.zeros(num_classes) if bias is None else _checks.float_vector("bias", bias, length=num_classes)
+
+
+def _notes(fisher: Fisher, support: Ints) -> tuple[str, ...]:
+    notes = []
+    if fisher.covariance == "pooled":
+        notes.append("Fisher separability uses one covariance pooled over classes.")
+    if support.max() > ANCHORS:
+        notes.append(
+            f"Largest distances in classes above {ANCHORS} samples start at the {ANCHORS} farthest from the mean."
+        )
+    return tuple(notes)

@@ -90,9 +90,9 @@ def describe(scores: Floats, y_true: Ints, num_classes: int, *, kind: ScoreKind)
         values = scores[block].astype(np.float64)
         own, rival = _own_and_rival(values, y_true[block])
         if kind == "logits":
-            top = values.max(axis=1)
-            total = np.exp(values - top[:, None]).sum(axis=1)
-            output[block] = (np.exp(own - top) - np.exp(rival - top)) / total
+            top = np.maximum(own, rival)
+            others = np.exp(values - top[:, None]).sum(axis=1)
+            output[block] = (np.exp(own - top) - np.exp(rival - top)) / (np.exp(own - top) + others)
             logit[block] = own - rival
         else:
             output[block] = own - rival
@@ -106,7 +106,7 @@ def describe(scores: Floats, y_true: Ints, num_classes: int, *, kind: ScoreKind)
 
 
 def _own_and_rival(values: Float64s, y_true: Ints) -> tuple[Float64s, Float64s]:
-    """Score of the true class, and the largest score of the others."""
+    """Score of the true class, and the largest score of the others; strikes the former out of ``values`` with -inf."""
     rows = np.arange(len(values))
     own = values[rows, y_true].copy()
     values[rows, y_true] = -np.inf
