@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
 from classgap._checks import InputError
-from classgap.losses._checks import check_counts, check_features, check_logits, check_target
+from classgap.losses._checks import check_counts, check_experts, check_features, check_logits, check_target
 from classgap.registry import Method
 from classgap.stats import is_distributed
 
@@ -136,8 +136,11 @@ class ClassLoss(nn.Module):
         without gradient; a loss that needs no such pass does not call it and pays nothing.
         """
 
-    def scores(self, logits: Tensor) -> Tensor:
-        """What to rank classes by at test time; the raw model output unless a method says otherwise."""
+    def observe(self, inputs: Tensor) -> None:
+        """Hook called by the training loop with the inputs of each batch, before :meth:`forward`: a teacher sees them here."""
+
+    def scores(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
+        """What to rank classes by at test time, :math:`(N, K)`; the raw model output unless a method says otherwise."""
         return logits
 
     def compute_empty(
@@ -153,15 +156,18 @@ class ClassLoss(nn.Module):
         for need, value in given.items():
             if need in self.needs and value is None:
                 raise InputError(f"{self.name} needs {need}: call criterion(logits, target, {need}=…)")
-        check_logits(logits, self.num_classes)
         samples = logits.shape[0]
+        if "experts" in self.needs:
+            check_experts(logits, features, cast("int", self.experts), self.name)
+            logits, features = logits.flatten(0, 1), None if features is None else features.flatten(0, 1)
+        check_logits(logits, self.num_classes)
         if samples == 0 and not is_distributed():
             raise InputError("logits is an empty batch of 0 samples; skip the step or use drop_last=True")
         declared = getattr(type(self), "method", None)
         soft = declared.soft_targets if declared is not None else True
         check_target(target, samples, self.num_classes, soft_allowed=soft, method=self.name)
         if features is not None:
-            check_features(features, samples)
+            check_features(features, logits.shape[0])
 
     def extra_repr(self) -> str:
         return f"num_classes={self.num_classes}"

@@ -30,6 +30,19 @@ def check_logits(logits: Tensor, num_classes: int) -> None:
         raise InputError(f"logits must be floating point, got {logits.dtype}; call .float()")
 
 
+def check_experts(logits: Tensor, features: Tensor | None, experts: int, method: str) -> None:
+    """``(N, M, K)`` logits of M experts, and ``(N, M, d)`` features where given."""
+    if logits.dim() != 3 or logits.shape[1] != experts:
+        raise InputError(
+            f"{method} needs logits of {experts} experts, (N, {experts}, K), got shape {tuple(logits.shape)}; "
+            "wrap the networks in classgap.models.Experts"
+        )
+    if features is not None and (features.dim() != 3 or features.shape[:2] != logits.shape[:2]):
+        raise InputError(
+            f"features must be {tuple(logits.shape[:2])} + (d,), one row for each expert, got {tuple(features.shape)}"
+        )
+
+
 def check_target(target: Tensor, num_samples: int, num_classes: int, *, soft_allowed: bool, method: str) -> None:
     """``(N,)`` class indices, or ``(N, K)`` probabilities where the method can take them."""
     if target.shape[:1] != (num_samples,):

@@ -316,7 +316,7 @@ class MR2Loss(ClassLoss):
 
     compute_empty = compute  # a rank without samples still takes part in the collectives
 
-    def scores(self, logits: Tensor) -> Tensor:
+    def scores(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
         if self.log_prior is None or self.adjust != "posthoc":
             return logits
         return logits - self.tau * self.log_prior.to(logits.dtype)
