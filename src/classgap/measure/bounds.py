@@ -1,25 +1,110 @@
-"""The papers' generalisation bounds as computable diagnostics; their values normally exceed 1 and are vacuous."""
+"""The papers' generalisation bounds as computable diagnostics.
+
+They hold for training data and margins fixed beforehand, and their values normally exceed 1: then they say nothing about the
+error itself. What remains is the comparison of classes, or of two models of the same shape.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from classgap.measure.classwise import Float64s, Floats, Ints
+import numpy as np
+
+from classgap import _checks
+from classgap.measure.classwise import (
+    Float64s,
+    Floats,
+    Ints,
+    class_blocks,
+    class_means,
+    divide,
+    group_sums,
+    row_blocks,
+    rows_of_classes,
+)
+from classgap.measure.geometry import check_head
+
+NORMS = (1.0, 2.0, 3.0, math.inf)
+# ELM's pull term of a larger class is averaged over these many of its samples, evenly spaced; all samples are partners.
+PULL_ANCHORS = 512
+
+
+@dataclass(frozen=True)
+class Complexity:
+    """Bound on the margin Rademacher complexity under one L_p norm (MR² Proposition 2).
+
+    Attributes:
+        paper: With the printed constant.
+        corrected: With a constant that holds.
+        paper_holds: Whether the printed one does: not for ``p < 2`` (one-hot features exceed it) nor for ``p = inf``.
+    """
+
+    paper: float
+    corrected: float
+    paper_holds: bool
 
 
 @dataclass(frozen=True, eq=False)
 class Bounds:
-    """Bounds on the error; above 1 they say nothing about it and only compare classes or models."""
+    r"""Upper bounds on error rates (above 1 they are vacuous), with probability ``1 - delta``.
 
+    Attributes:
+        gamma: ``(K,)`` margins used.
+        risk: Margin cross-entropy divided by ln 2, the first term of the MR² bounds.
+        mr2: MR² Proposition 1 as printed. ``mr2_tight`` drops a factor :math:`\sqrt K` its proof does not need.
+        complexity: By p, MR² Proposition 2.
+        per_class_paper: ``(K,)`` MR²'s per-class bound as printed: it leaves out :math:`1/\sqrt{n_k}` and factors of K.
+        per_class: ``(K,)`` the bound its proof supports; ``per_class_tight`` drops :math:`\sqrt K` as above.
+        pull, pull_lower: ``(K,)`` ELM's mean pull term and its lower bound from the spread (ELM Proposition 1).
+        elm: ELM Proposition 2, two classes only (else nan): bounds the expected logit-adjusted loss in nats; as printed it
+            holds with probability ``1 - 2 delta``. ``elm_corrected`` holds with ``1 - delta``.
+    """
+
+    delta: float
+    gamma: Float64s
+    risk: float
+    mr2: float
+    mr2_tight: float
+    complexity: Mapping[float, Complexity]
+    per_class_paper: Float64s
     per_class: Float64s
+    per_class_tight: Float64s
+    pull: Float64s
+    pull_lower: Float64s
+    elm: float
+    elm_corrected: float
+
+    @property
+    def vacuous(self) -> bool:
+        """Whether even the tight bound leaves the error rate open."""
+        return not self.mr2_tight < 1
 
     def columns(self) -> dict[str, Float64s]:
         """Per-class columns of the audit's table."""
-        return {"bound": self.per_class}
+        return {
+            "mr2_gamma": self.gamma,
+            "mr2_bound": self.per_class_tight,
+            "mr2_bound_paper": self.per_class_paper,
+            "elm_pull": self.pull,
+            "elm_pull_lower": self.pull_lower,
+        }
 
     def summary(self) -> dict[str, float]:
         """Global numbers."""
-        return {}
+        summary = {
+            "delta": self.delta,
+            "vacuous": float(self.vacuous),
+            "margin_risk": self.risk,
+            "mr2": self.mr2,
+            "mr2_tight": self.mr2_tight,
+            "elm": self.elm,
+            "elm_corrected": self.elm_corrected,
+        }
+        for p, value in self.complexity.items():
+            summary |= {f"complexity_l{p:g}_paper": value.paper, f"complexity_l{p:g}": value.corrected}
+        return summary
 
 
 def describe(
@@ -30,7 +115,188 @@ def describe(
     logits: Floats | None = None,
     *,
     gamma: Floats | None = None,
+    c_bar: float = 1.0,
+    alpha: Floats | None = None,
     delta: float = 0.05,
 ) -> Bounds:
-    """Bounds for the linear head ``weight`` (``(K, d)``) on ``features`` (``(n, d)``)."""
-    raise NotImplementedError
+    """Bounds for the linear head ``weight`` (``(K, d)``), ``bias`` on ``features`` (``(n, d)``).
+
+    Classes may be unbalanced: each second moment counts with its class's share of the samples.
+
+    Args:
+        logits: ``(n, K)``, computed from the head when not given.
+        gamma: Margins of MR²; by default its own rule with mean ``c_bar``.
+        alpha: Slack of ELM's pull term per class; by default the root of its sample count.
+        delta: Probability with which a bound may fail.
+    """
+    features = _checks.float_matrix("features", features)
+    num_classes = len(np.atleast_1d(weight))
+    head = check_head(weight, bias, num_classes, features.shape[1])
+    y_true = _checks.class_indices("y_true", y_true, num_classes, rows=len(features))
+    _checks.number("delta", delta, low=0.0, high=1.0, open_low=True)
+    if logits is not None:
+        logits = _checks.float_matrix("logits", logits, rows=len(features), columns=num_classes)
+    support = np.bincount(y_true, minlength=num_classes)
+    moments = _lp_moments(features, y_true, num_classes, with_bias=bias is not None)
+    gamma = margins_of(moments[2.0], c_bar) if gamma is None else _positive("gamma", gamma, num_classes)
+    slack = np.sqrt(support) if alpha is None else _checks.float_vector("alpha", alpha, length=num_classes)
+
+    losses = _margin_losses(features, y_true, head, logits, gamma)
+    row_norms = {p: _largest_row_norm(head, p, with_bias=bias is not None) for p in NORMS}
+    complexity = {p: _complexity(p, row_norms[p], moments[p], support, gamma, features.shape[1]) for p in NORMS}
+    mr2 = _mr2(float(losses.mean()), complexity[2.0].corrected, num_classes, len(features), delta)
+    empirical = class_means(losses, y_true, num_classes) / math.log(2)
+    per_class = _per_class(empirical, row_norms[2.0], moments[2.0], support, gamma, delta)
+    pull, pull_lower = _pull(features, rows_of_classes(y_true, num_classes), slack)
+    elm = [_elm(features, y_true, head, logits, pull + slack, odds / delta) for odds in (2, 4)]
+    return Bounds(delta, gamma, *mr2, complexity, *per_class, pull, pull_lower, *elm)
+
+
+def margins_of(second_moment: Float64s, c_bar: float = 1.0) -> Float64s:
+    """MR²'s margins, proportional to the cube root of each class's second moment with mean ``c_bar``; absent: ``c_bar``."""
+    root = np.cbrt(np.maximum(second_moment, 1e-12))
+    return np.where(np.isnan(root), c_bar, c_bar * root / np.nanmean(root))
+
+
+def khintchine_constant(p: float, width: int) -> float:
+    r"""A constant C with :math:`\mathbb E\|\sum_i \epsilon_i v_i\|_p \le C \sqrt{\sum_i \|v_i\|_p^2}` for random signs.
+
+    Example:
+        >>> [round(khintchine_constant(p, 64), 3) for p in (1, 2, 3, 5)]
+        [8.0, 1.0, 1.169, 1.449]
+    """
+    if p == math.inf:
+        return math.sqrt(2 * math.log(2 * width))
+    if p <= 2:
+        return float(width ** (1 / p - 0.5))
+    return math.sqrt(2) * (math.gamma((p + 1) / 2) / math.sqrt(math.pi)) ** (1 / p)
+
+
+def printed_constant(p: float, width: int) -> float:
+    """The constant MR² prints in its place; too small for ``p < 2`` and for infinity."""
+    if p == math.inf:
+        return math.sqrt(2 * math.log(width))
+    return 1.0 if p <= 2 else 2.0 ** (p / 2) * math.gamma((p + 1) / 2) / math.sqrt(math.pi)
+
+
+def _complexity(p: float, row_norm: float, moment: Float64s, support: Ints, gamma: Float64s, width: int) -> Complexity:
+    num_classes, total = len(support), support.sum()
+    weighted = np.where(support > 0, num_classes * support / total * moment / gamma**2, 0.0).sum()
+    base = row_norm * math.sqrt(num_classes / total) * math.sqrt(weighted)
+    return Complexity(printed_constant(p, width) * base, khintchine_constant(p, width) * base, 2 <= p < math.inf)
+
+
+def _mr2(loss: float, complexity: float, num_classes: int, total: int, delta: float) -> tuple[float, float, float]:
+    risk = loss / math.log(2)
+    doubt = 3 * math.sqrt(math.log(2 / delta) / (2 * total))
+    return (
+        risk,
+        risk + 4 * math.sqrt(2 * num_classes) * complexity + doubt,
+        risk + 4 * math.sqrt(2) * complexity + doubt,
+    )
+
+
+def _per_class(
+    risk: Float64s, row_norm: float, moment: Float64s, support: Ints, gamma: Float64s, delta: float
+) -> tuple[Float64s, Float64s, Float64s]:
+    """As printed, as derived, and derived without the spare root of K; nan where a class is absent."""
+    num_classes = len(support)
+    scale = 4 * row_norm * np.sqrt(moment) / gamma
+    doubt = 3 * np.sqrt(divide(math.log(2 * num_classes / delta), 2 * support))
+    tight = math.sqrt(2) * num_classes * scale / np.sqrt(np.maximum(support, 1))
+    return risk + scale, risk + math.sqrt(num_classes) * tight + doubt, risk + tight + doubt
+
+
+def _positive(name: str, value: Floats, length: int) -> Float64s:
+    vector = _checks.float_vector(name, value, length=length)
+    if vector.min() <= 0:
+        raise _checks.InputError(f"{name} must be positive, got a smallest value of {vector.min():g}")
+    return vector
+
+
+def _lp_moments(features: Floats, y_true: Ints, num_classes: int, *, with_bias: bool) -> dict[float, Float64s]:
+    """Mean squared L_p norm of each class's features, a constant 1 appended where the head has a bias."""
+    sums = {p: np.zeros(num_classes) for p in NORMS}
+    for block in row_blocks(*features.shape):
+        values = features[block].astype(np.float64)
+        if with_bias:
+            values = np.column_stack([values, np.ones(len(values))])
+        for p in NORMS:
+            sums[p] += group_sums(np.linalg.norm(values, ord=p, axis=1) ** 2, y_true[block], num_classes)
+    support = np.bincount(y_true, minlength=num_classes)
+    return {p: divide(total, support) for p, total in sums.items()}
+
+
+def _largest_row_norm(head: tuple[Float64s, Float64s], p: float, *, with_bias: bool) -> float:
+    """Largest dual norm of a weight vector, its bias appended."""
+    dual = math.inf if p == 1 else 1.0 if p == math.inf else p / (p - 1)
+    rows = np.column_stack(head) if with_bias else head[0]
+    return float(np.linalg.norm(rows, ord=dual, axis=1).max())
+
+
+def _head_logits(features: Floats, head: tuple[Float64s, Float64s], logits: Floats | None, block: slice) -> Float64s:
+    if logits is not None:
+        return logits[block].astype(np.float64)
+    return np.asarray(features[block].astype(np.float64) @ head[0].T + head[1])
+
+
+def _margin_losses(
+    features: Floats, y_true: Ints, head: tuple[Float64s, Float64s], logits: Floats | None, gamma: Float64s
+) -> Float64s:
+    """MR²'s margin cross-entropy of each sample: the row of logits divided by the margin of the true class."""
+    losses = np.empty(len(features))
+    for block in row_blocks(len(features), max(features.shape[1], len(gamma))):
+        labels = y_true[block]
+        values = _head_logits(features, head, logits, block) / gamma[labels][:, None]
+        values -= values[np.arange(len(values)), labels][:, None]
+        losses[block] = np.logaddexp.reduce(values, axis=1)
+    return losses
+
+
+def _pull(features: Floats, rows: list[Ints], alpha: Float64s) -> tuple[Float64s, Float64s]:
+    """ELM's mean pull term of each class, and the lower bound its spread gives."""
+    sums = np.zeros((len(rows), features.shape[1]))
+    for k, _, values in class_blocks(features, rows):
+        sums[k] += values.sum(axis=0)
+    pull, lower = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
+    for k, members in enumerate(rows):
+        count = len(members)
+        if count == 0:
+            continue
+        anchors = np.unique(np.linspace(0, count - 1, min(count, PULL_ANCHORS)).astype(int))
+        centred = features[members[anchors]] - sums[k] / count
+        terms, deviation = np.zeros(len(anchors)), 0.0  # log 1, the summand beside the partners
+        for block in row_blocks(count, max(features.shape[1], len(anchors))):
+            others = features[members[block]] - sums[k] / count
+            norms = np.einsum("nd,nd->n", others, others)
+            deviation += float(norms.sum())
+            squared = np.einsum("nd,nd->n", centred, centred)[:, None] + norms - 2 * centred @ others.T
+            squared[anchors[:, None] == np.arange(count)[block]] = -np.inf  # no sample is its own partner
+            terms = np.logaddexp(terms, np.logaddexp.reduce(squared - alpha[k], axis=1))
+        pull[k] = terms.mean()
+        if count > 1:
+            lower[k] = 2 * deviation / (count - 1) - alpha[k] + math.log(count - 1)
+    return pull, lower
+
+
+def _elm(
+    features: Floats,
+    y_true: Ints,
+    head: tuple[Float64s, Float64s],
+    logits: Floats | None,
+    slack: Float64s,
+    odds: float,
+) -> float:
+    """ELM Proposition 2 with the largest observed loss as its B; ``slack`` is the mean pull term plus alpha."""
+    support = np.bincount(y_true, minlength=len(head[1]))
+    if len(support) != 2 or support.min() < 2:
+        return math.nan
+    prior, sign = support / support.sum(), np.where(y_true == 1, 1.0, -1.0)
+    score = np.empty(len(features))
+    for block in row_blocks(*features.shape):
+        values = _head_logits(features, head, logits, block)
+        score[block] = values[:, 1] - values[:, 0]
+    losses = np.logaddexp(0.0, -sign * (score + math.log(prior[1] / prior[0])))
+    doubt = 7 * losses.max() * math.log(odds) / 3 * (prior / (support - 1)).sum()
+    width = np.linalg.norm(head[0][1] - head[0][0]) * math.sqrt(math.log(odds) * (prior / support * slack).sum())
+    return float(doubt + prior @ class_means(losses, y_true, 2) + width)

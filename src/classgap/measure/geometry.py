@@ -111,7 +111,9 @@ def describe(
     """
     features = _checks.float_matrix("features", features)
     y_true = _checks.class_indices("y_true", y_true, num_classes, rows=len(features))
-    head = check_head(weight, bias, num_classes, features.shape[1])
+    if weight is None and bias is not None:
+        raise _checks.InputError("bias was given without weight; pass both, or neither")
+    head = None if weight is None else check_head(weight, bias, num_classes, features.shape[1])
     rows = rows_of_classes(y_true, num_classes)
     spread = measure_spread(features, y_true, rows)
     means = spread.means
@@ -126,14 +128,8 @@ def describe(
     )
 
 
-def check_head(
-    weight: Floats | None, bias: Floats | None, num_classes: int, width: int
-) -> tuple[Float64s, Float64s] | None:
-    """The head as float64 ``(weight, bias)``, a missing bias as zeros; None without a head."""
-    if weight is None:
-        if bias is not None:
-            raise _checks.InputError("bias was given without weight; pass both, or neither")
-        return None
+def check_head(weight: Floats, bias: Floats | None, num_classes: int, width: int) -> tuple[Float64s, Float64s]:
+    """The head as float64 ``(weight, bias)``, a missing bias as zeros."""
     matrix = _checks.float_matrix("weight", weight, rows=num_classes, columns=width).astype(np.float64)
     return matrix, np.zeros(num_classes) if bias is None else _checks.float_vector("bias", bias, length=num_classes)
 
