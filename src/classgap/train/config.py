@@ -1,0 +1,265 @@
+"""What a run is: frozen dataclasses with strict overrides and a JSON round trip. Loads no torch, so mistakes show at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from classgap._checks import InputError, did_you_mean, number, one_of
+
+Precision = Literal["32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true"]
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which samples; see :func:`classgap.data.load_data`."""
+
+    name: str = "digits"
+    per_class: int | None = None
+    profile: Literal["balanced", "exponential", "step"] = "balanced"
+    imbalance: float = 1.0
+    val_fraction: float = 0.1
+    augment: tuple[str, ...] | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Which network; see :func:`classgap.models.build_model`."""
+
+    name: str = "mlp"
+    head: Literal["linear", "cosine"] = "linear"
+    pretrained: bool = False
+
+
+@dataclass(frozen=True)
+class MethodConfig:
+    """Which loss, by its registered name, and its parameters where they differ from the defaults."""
+
+    name: str = "cross_entropy"
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class OptimConfig:
+    """Optimiser. ``accumulate`` cuts a batch into that many pieces; ``clip`` bounds the gradient norm, 0 for no bound."""
+
+    name: Literal["sgd", "adamw"] = "sgd"
+    lr: float = 0.1
+    weight_decay: float = 5e-4
+    momentum: float = 0.9
+    nesterov: bool = False
+    clip: float = 0.0
+    accumulate: int = 1
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """Learning rate over time, after ``warmup`` epochs of linear growth from ``warmup_start`` times the full rate.
+
+    ``cosine`` falls to ``floor`` times the full rate, ``step`` multiplies by ``gamma`` at every milestone epoch.
+    """
+
+    name: Literal["cosine", "step", "constant"] = "cosine"
+    warmup: float = 0.0
+    warmup_start: float = 0.0
+    floor: float = 0.0
+    milestones: tuple[int, ...] = ()
+    gamma: float = 0.1
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """A training run.
+
+    Attributes:
+        batch: Samples per optimiser step, over all devices.
+        channels_last: Memory layout of images; faster for convolutions on most hardware.
+        checkpoint_steps: Save in mid-epoch every so many steps, besides at the end of each epoch; 0 for only there.
+    Example:
+        >>> config = TrainConfig().override(["method=mr2", "method.lam=0.1", "data.per_class=20", "epochs=3"])
+        >>> config.method, config.data.per_class, config.epochs
+        (MethodConfig(name='mr2', params={'lam': 0.1}), 20, 3)
+        >>> TrainConfig.from_dict(config.to_dict()) == config
+        True
+    """
+
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    method: MethodConfig = MethodConfig()
+    optim: OptimConfig = OptimConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
+    epochs: int = 30
+    batch: int = 128
+    precision: Precision = "32-true"
+    channels_last: bool = True
+    checkpoint_steps: int = 500
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check_literals(self, "")
+        limits: tuple[tuple[str, float, float], ...] = (
+            ("epochs", self.epochs, 1),
+            ("batch", self.batch, 2),
+            ("seed", self.seed, 0),
+            ("checkpoint_steps", self.checkpoint_steps, 0),
+            ("optim.accumulate", self.optim.accumulate, 1),
+            ("optim.weight_decay", self.optim.weight_decay, 0),
+            ("optim.momentum", self.optim.momentum, 0),
+            ("optim.clip", self.optim.clip, 0),
+            ("schedule.warmup", self.schedule.warmup, 0),
+            ("schedule.floor", self.schedule.floor, 0),
+            ("schedule.gamma", self.schedule.gamma, 0),
+        )
+        for name, value, low in limits:
+            number(name, value, low=low)
+        number("optim.lr", self.optim.lr, low=0, open_low=True)
+        number("data.val_fraction", self.data.val_fraction, low=0, high=0.9)
+        number("data.imbalance", self.data.imbalance, low=1)
+        if self.schedule.name == "step" and not self.schedule.milestones:
+            raise InputError("schedule.name=step needs schedule.milestones, the epochs to cut at, e.g. 60,80")
+        if self.schedule.warmup >= self.epochs:
+            raise InputError(f"schedule.warmup={self.schedule.warmup:g} must be less than epochs={self.epochs}")
+        if self.optim.nesterov and not self.optim.momentum:
+            raise InputError("optim.nesterov=true needs optim.momentum above 0")
+
+    def override(self, assignments: Sequence[str]) -> TrainConfig:
+        """A copy with ``key=value`` texts applied, e.g. ``optim.lr=0.05``.
+
+        ``method=mr2`` is short for ``method.name=mr2`` (so for every section), and ``method.lam=0.1`` sets a parameter of
+        the method.
+        """
+        tree = self.to_dict()
+        for assignment in assignments:
+            key, equals, text = assignment.partition("=")
+            if not equals:
+                raise InputError(f"--set wants key=value, got {assignment!r}; e.g. --set optim.lr=0.05")
+            _assign(tree, key.strip(), text.strip())
+        return TrainConfig.from_dict(tree)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        tree: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        return tree
+
+    @staticmethod
+    def from_dict(tree: Mapping[str, Any]) -> TrainConfig:
+        """The inverse of :meth:`to_dict`; unknown keys are errors."""
+        config: TrainConfig = _build(TrainConfig, tree, "")
+        return config
+
+    def differences(self, other: TrainConfig) -> list[str]:
+        """``key: mine → theirs`` for every setting that differs."""
+        mine, theirs = _flat(self.to_dict()), _flat(other.to_dict())
+        return [f"{k}: {mine.get(k)} → {theirs.get(k)}" for k in {**mine, **theirs} if mine.get(k) != theirs.get(k)]
+
+    @property
+    def slug(self) -> str:
+        """A folder name that says what the run is and differs when any setting does."""
+        digest = hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:6]
+        data = self.data.name.rpartition("/")[2].removesuffix(".npz").replace(":", "_")
+        model = self.model.name.replace(":", "_")
+        return f"{data}-{model}-{self.method.name}-seed{self.seed}-{digest}"
+
+
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _check_literals(section: Any, prefix: str) -> None:
+    for name, hint in _hints(type(section)).items():
+        value = getattr(section, name)
+        if dataclasses.is_dataclass(value):
+            _check_literals(value, f"{name}.")
+        elif typing.get_origin(hint) is Literal:
+            one_of(prefix + name, value, typing.get_args(hint))
+
+
+def _build(cls: Any, tree: Mapping[str, Any], prefix: str) -> Any:
+    hints = _hints(cls)
+    for key in tree:
+        if key not in hints:
+            raise InputError(did_you_mean(prefix + key, [prefix + h for h in hints], what="setting"))
+    values: dict[str, Any] = {}
+    for key, value in tree.items():
+        if dataclasses.is_dataclass(hints[key]):
+            values[key] = _build(hints[key], value, f"{prefix}{key}.")
+        else:
+            values[key] = tuple(value) if isinstance(value, list) and key != "params" else value
+    return cls(**values)
+
+
+def _assign(tree: dict[str, Any], key: str, text: str) -> None:
+    hints = _hints(TrainConfig)
+    section, dot, rest = key.partition(".")
+    if section not in hints:
+        raise InputError(did_you_mean(key, _settings(), what="setting"))
+    cls = hints[section]
+    if not dataclasses.is_dataclass(cls):
+        if dot:
+            raise InputError(f"{section} has no parts: write {section}={text}")
+        tree[section] = _parse(section, hints[section], text)
+        return
+    rest = rest or "name"
+    inner = _hints(cls)  # type: ignore[arg-type]
+    if section == "method" and rest != "name":
+        tree["method"]["params"][rest.removeprefix("params.")] = _parse_free(text)
+    elif rest not in inner:
+        raise InputError(did_you_mean(key, _settings(), what="setting"))
+    else:
+        if key in ("method", "method.name") and text != tree["method"]["name"]:
+            tree["method"]["params"] = {}  # parameters of another method mean nothing here
+        tree[section][rest] = _parse(f"{section}.{rest}", inner[rest], text)
+
+
+def _settings() -> list[str]:
+    known = set(_flat(TrainConfig().to_dict())) - {"method.params"}
+    return [*known, *(name for name, hint in _hints(TrainConfig).items() if dataclasses.is_dataclass(hint))]
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict) and value:
+            flat.update(_flat(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _parse(key: str, hint: Any, text: str) -> Any:
+    """``text`` as the type of the setting."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        if text.lower() in ("none", "null", "default"):
+            # No augmentation at all and "the customary one" are different wishes.
+            return () if key == "data.augment" and text.lower() == "none" else None
+        return _parse(key, args[0], text)
+    if origin is Literal:
+        return one_of(key, text, args)
+    if origin is tuple:
+        parts = [part.strip() for part in text.strip("()[]").split(",") if part.strip()]
+        return () if parts == ["none"] else tuple(_parse(key, args[0], part) for part in parts)
+    if hint is bool:
+        if text.lower() not in ("true", "false"):
+            raise InputError(f"{key} must be true or false, got {text!r}")
+        return text.lower() == "true"
+    try:
+        return hint(text)
+    except ValueError as error:
+        wanted = "a whole number" if hint is int else "a number"
+        raise InputError(f"{key} must be {wanted}, got {text!r}") from error
+
+
+def _parse_free(text: str) -> Any:
+    """A method's parameter: a JSON value where it is one, else the text."""
+    try:
+        return json.loads({"True": "true", "False": "false", "None": "null", "none": "null"}.get(text, text))
+    except json.JSONDecodeError:
+        return text

@@ -1,0 +1,121 @@
+"""What is counted during an epoch and written to the log: losses, accuracies and the spread of every class."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from classgap.measure.groups import THIRDS, thirds
+from classgap.stats import all_reduce_sum, class_scatter, class_sums
+from classgap.train.checkpoint import replace_file
+
+
+class EpochMeter:
+    """Sums over the steps of an epoch. They are part of a checkpoint, so a resumed epoch reports what a whole one would.
+
+    The spread of a class is pooled from deviations within batches, divided by their degrees of freedom: unbiased, and free
+    of the drift of the class means during the epoch.
+    """
+
+    def __init__(self, num_classes: int, device: torch.device) -> None:
+        self.num_classes = num_classes
+        zeros = torch.zeros(num_classes, dtype=torch.float64, device=device)
+        self.sums: dict[str, Tensor] = {name: zeros.clone() for name in ("correct", "seen", "scatter", "freedom")}
+        self.losses: dict[str, Tensor] = {}
+
+    def add_batch(self, logits: Tensor, features: Tensor, target: Tensor) -> None:
+        """Count hits and deviations of a batch."""
+        correct, seen = class_sums((logits.argmax(1) == target).double(), target, self.num_classes)
+        self.sums["correct"] += correct
+        self.sums["seen"] += seen
+        batch = class_scatter(features.detach().float(), target)
+        self.sums["scatter"].index_add_(0, batch.classes, batch.scatter.double())
+        self.sums["freedom"].index_add_(0, batch.classes, batch.counts.double() - 1)
+
+    def add_losses(self, losses: Mapping[str, Tensor], weight: float) -> None:
+        """Add batch means, weighted by this process's share of the samples."""
+        for name, value in losses.items():
+            if value.numel() == 1:
+                so_far = self.losses.get(name, torch.zeros((), dtype=torch.float64, device=value.device))
+                self.losses[name] = so_far + weight * value.detach().double().reshape(())
+
+    @property
+    def finite(self) -> bool:
+        """Whether training still makes sense."""
+        return all(bool(torch.isfinite(value)) for value in self.losses.values())
+
+    def state_dict(self) -> dict[str, dict[str, Tensor]]:
+        return {"sums": self.sums, "losses": self.losses}
+
+    def load_state_dict(self, state: dict[str, dict[str, Tensor]]) -> None:
+        device = self.sums["seen"].device
+        self.sums = {name: value.to(device) for name, value in state["sums"].items()}
+        self.losses = {name: value.to(device) for name, value in state["losses"].items()}
+
+    def record(self) -> dict[str, Any]:
+        """Means over the epoch; per class nan where there is nothing to average."""
+        names = list(self.losses)
+        correct, seen, *losses = all_reduce_sum(
+            self.sums["correct"], self.sums["seen"], *(self.losses[name] for name in names)
+        )
+        count = seen.sum()
+        spread = (self.sums["scatter"] / self.sums["freedom"]).sqrt().cpu().numpy()
+        means = {name: float(total / count) for name, total in zip(names, losses, strict=True)}
+        return {"train": {**means, "accuracy": float(correct.sum() / count)}, "spread": {"per_class": spread}}
+
+
+def accuracy_by_class(scores: Tensor, target: Tensor, num_classes: int) -> NDArray[np.float64]:
+    """Share of right answers per class; nan for an absent class."""
+    hits, support = class_sums((scores.argmax(1) == target).double(), target, num_classes)
+    accuracy: NDArray[np.float64] = (hits / support).cpu().numpy()
+    return accuracy
+
+
+def add_groups(record: dict[str, Any], accuracy: NDArray[np.float64]) -> None:
+    """Add validation accuracy and, by the thirds it defines, the mean accuracy and spread of easy, medium and hard classes."""
+    record["val"] = {
+        "per_class": accuracy,
+        "balanced": float(np.nanmean(accuracy)),
+        "worst": float(np.nanmin(accuracy)),
+    }
+    spread = record["spread"]["per_class"]
+    group_of = thirds(accuracy)
+    for number, group in enumerate(THIRDS):
+        members = group_of == number
+        record["val"][group] = float(np.mean(accuracy[members]))
+        record["spread"][group] = float(np.nanmean(spread[members]))
+
+
+def append_log(path: Path, record: Mapping[str, Any]) -> None:
+    """Add one line to the log."""
+    with path.open("a") as handle:
+        handle.write(json.dumps(_plain(record)) + "\n")
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """All records of a log."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def cut_log(path: Path, epoch: int) -> None:
+    """Drop records from ``epoch`` on: they are about to be made again."""
+    kept = [record for record in read_log(path) if record["epoch"] < epoch]
+    temporary = path.with_name(f"{path.name}.tmp")
+    temporary.write_text("".join(json.dumps(record) + "\n" for record in kept))
+    replace_file(temporary, path)
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no nan: ``null`` stands for it."""
+    if isinstance(value, np.ndarray):
+        return [_plain(item) for item in value.tolist()]
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return None if isinstance(value, float) and not np.isfinite(value) else value

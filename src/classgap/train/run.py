@@ -1,0 +1,152 @@
+"""From a configuration to a folder with a trained classifier, its log and its predictions."""
+
+from __future__ import annotations
+
+import json
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from safetensors.torch import save
+
+import classgap
+from classgap._checks import InputError
+from classgap.data import load_data
+from classgap.train.checkpoint import replace_file
+from classgap.train.config import TrainConfig
+from classgap.train.epoch import read_log
+from classgap.train.loop import Trainer, Watcher
+from classgap.train.predict import Predictions
+
+
+@dataclass(frozen=True, eq=False)
+class TrainResult:
+    """A finished run.
+
+    Attributes:
+        folder: ``run.json`` (configuration), ``log.jsonl`` (one line an epoch), ``checkpoint.pt`` (to resume),
+            ``model.safetensors`` (weights), ``predictions_test.npz`` and ``predictions_val.npz`` (for ``classgap audit``).
+        val: ``None`` where no validation split was asked for.
+        history: The records of the log.
+    """
+
+    config: TrainConfig
+    folder: Path
+    test: Predictions
+    val: Predictions | None
+    history: list[dict[str, Any]]
+    split_hash: str
+
+
+def fit(
+    config: TrainConfig,
+    folder: Path | str,
+    *,
+    resume: bool = False,
+    devices: str = "1",
+    accelerator: str = "auto",
+    strategy: str = "auto",
+    watch: Watcher | None = None,
+) -> TrainResult:
+    """Train, evaluate once on the test set, and write everything to ``folder``.
+
+    Args:
+        resume: Continue a run that was cut off; bit for bit what it would have become. Starts from the beginning where
+            there is nothing to continue.
+        devices: How many, ``"auto"`` for all; as Lightning Fabric understands it, like ``accelerator`` and ``strategy``.
+        watch: Called with a :class:`~classgap.train.Progress` after every step and epoch.
+    """
+    folder = Path(folder)
+    fabric = _fabric(config, devices, accelerator, strategy)
+    fabric.launch()
+    data = load_data(
+        config.data.name,
+        per_class=config.data.per_class,
+        profile=config.data.profile,
+        imbalance=config.data.imbalance,
+        val_fraction=config.data.val_fraction,
+        augment=config.data.augment,
+        seed=config.data.seed,
+    )
+    # Only the first process looks at the folder, since it also changes it; the others hear what it found.
+    problem = _problem_with(folder, config, resume) if fabric.is_global_zero else None
+    if problem := fabric.broadcast(problem):
+        raise InputError(problem)
+    trainer = Trainer(config, data, fabric, folder, watch)
+    if fabric.is_global_zero:
+        write_run(folder, config, data.split_hash)
+    if resume:
+        trainer.resume()
+    trainer.run()
+    test = trainer.predictions(data.test)
+    val = None if data.val is None else trainer.predictions(data.val)
+    if fabric.is_global_zero:
+        _write_results(folder, trainer, test, val)
+    fabric.barrier()
+    return TrainResult(config, folder, test, val, read_log(trainer.log), data.split_hash)
+
+
+def _fabric(config: TrainConfig, devices: str, accelerator: str, strategy: str) -> Fabric:
+    chosen: Any = strategy
+    if strategy == "fsdp":
+        from lightning_fabric.strategies.fsdp import FSDPStrategy
+
+        chosen = FSDPStrategy(state_dict_type="full")  # one file that any number of devices can read
+    try:
+        return Fabric(accelerator=accelerator, devices=devices, strategy=chosen, precision=config.precision)
+    except (ValueError, RuntimeError) as error:
+        raise InputError(f"these devices, strategy and precision do not go together: {error}") from error
+
+
+def read_run(folder: Path) -> TrainConfig | None:
+    """The configuration of the run in ``folder``, if there is one."""
+    path = folder / "run.json"
+    if not path.exists():
+        return None
+    try:
+        return TrainConfig.from_dict(json.loads(path.read_text())["config"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} cannot be read ({error}); restore it or choose another folder") from error
+
+
+def write_run(folder: Path, config: TrainConfig, split: str) -> None:
+    """Say in ``folder`` what is being run there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    about = {
+        "config": config.to_dict(),
+        "split_hash": split,
+        "versions": {"classgap": classgap.__version__, "torch": torch.__version__, "python": platform.python_version()},
+    }
+    temporary = folder / "run.json.tmp"
+    temporary.write_text(json.dumps(about, indent=2) + "\n")
+    replace_file(temporary, folder / "run.json")
+
+
+def _problem_with(folder: Path, config: TrainConfig, resume: bool) -> str | None:
+    """Why a run must not start in ``folder``."""
+    try:
+        present = read_run(folder)
+    except InputError as error:
+        return str(error)
+    if folder.exists() and not folder.is_dir():
+        return f"{folder} is a file; choose a folder with --out"
+    if present is None:
+        return None
+    if not resume:
+        return f"{folder} already holds a run; continue it with --resume, or choose another folder with --out"
+    if changed := present.differences(config):
+        return f"the run in {folder} has other settings ({'; '.join(changed)}); resume it with its own, or use another --out"
+    return None
+
+
+def _write_results(folder: Path, trainer: Trainer, test: Predictions, val: Predictions | None) -> None:
+    weights = {name: tensor.contiguous() for name, tensor in trainer.model.state_dict().items()}
+    temporary = folder / "model.safetensors.tmp"
+    temporary.write_bytes(save(weights))
+    replace_file(temporary, folder / "model.safetensors")
+    for name, predictions in (("test", test), ("val", val)):
+        if predictions is not None:
+            predictions.save(folder / f"predictions_{name}.npz")
