@@ -143,7 +143,8 @@ def describe(
 
     losses = _margin_losses(features, y_true, head, logits, gamma)
     row_norms = {p: _largest_row_norm(head, p, with_bias=bias is not None) for p in NORMS}
-    complexity = {p: _complexity(p, row_norms[p], moments[p], support, gamma, features.shape[1]) for p in NORMS}
+    width = features.shape[1] + (bias is not None)
+    complexity = {p: _complexity(p, row_norms[p], moments[p], support, gamma, width) for p in NORMS}
     mr2 = _mr2(float(losses.mean()), complexity[2.0].corrected, num_classes, len(features), delta)
     empirical = class_means(losses, y_true, num_classes) / math.log(2)
     per_class = _per_class(empirical, row_norms[2.0], moments[2.0], support, gamma, delta)
@@ -176,7 +177,7 @@ def printed_constant(p: float, width: int) -> float:
     """The constant MR² prints in its place; too small for ``p < 2`` and for infinity."""
     if p == math.inf:
         return math.sqrt(2 * math.log(width))
-    return 1.0 if p <= 2 else 2.0 ** (p / 2) * math.gamma((p + 1) / 2) / math.sqrt(math.pi)
+    return 1.0 if p <= 2 else math.sqrt(math.pow(2, p) / math.pi) * math.gamma((p + 1) / 2)
 
 
 def _complexity(p: float, row_norm: float, moment: Float64s, support: Ints, gamma: Float64s, width: int) -> Complexity:

@@ -2,43 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from classgap.measure.classwise import Floats, Ints
+import numpy as np
+
+from classgap import _checks
+from classgap.measure import evidence
+from classgap.measure.classwise import Float64s, Floats, Ints
+from classgap.measure.evidence import Cause, CauseKind, Evidence, Outcome, percent
 from classgap.measure.geometry import Geometry
 from classgap.measure.margins import ScoreKind
 
-CauseKind = Literal["confused", "underpredicted", "scattered", "few_samples", "mislabelled", "crowded"]
-
-
-@dataclass(frozen=True)
-class Cause:
-    """One reason a class is hard.
-
-    Attributes:
-        kind: Short code of the cause.
-        number: The evidence: a share, a ratio or a count, as the sentence says.
-        p_value: Chance of evidence this strong if the cause were absent, before the allowance for testing many classes.
-        sentence: The evidence in plain English.
-        remedy: What classgap offers against it.
-        classes: Other classes involved, most important first.
-        samples: Rows to look at (suspected wrong labels), most suspicious first.
-    """
-
-    kind: CauseKind
-    number: float
-    p_value: float
-    sentence: str
-    remedy: str
-    classes: tuple[int, ...] = ()
-    samples: tuple[int, ...] = ()
+__all__ = ["Cause", "CauseKind", "Diagnosis", "diagnose"]
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """A hard class and its causes, strongest evidence first; none when nothing stands out beyond chance."""
+    """A hard class and its causes, strongest evidence first; none when nothing stands out beyond chance.
+
+    Attributes:
+        sentence: The causes' sentences together, or why there is no clear cause.
+    """
 
     class_index: int
     name: str
@@ -53,14 +39,96 @@ def diagnose(
     *,
     y_true: Ints | None = None,
     scores: Floats | None = None,
-    kind: ScoreKind | None = None,
+    kind: ScoreKind = "logits",
     geometry: Geometry | None = None,
     train_counts: Ints | None = None,
     level: float = 0.05,
 ) -> tuple[Diagnosis, ...]:
-    """Diagnoses of the ``hard`` classes (their indices), in that order, from the confusion ``counts``.
+    """Diagnoses of the ``hard`` classes (their indices), in that order.
+
+    Each cause is tested for every class, and named where Benjamini-Hochberg over all these tests keeps the false discovery
+    rate at ``level`` *and* the effect is large enough to matter. Where nothing is to be found, a report names anything at all
+    with probability of at most ``level``. Evidence is association: a remedy is worth trying, not certain to help.
 
     Args:
         counts: ``(K, K)`` confusion counts, rows true, columns predicted; dense or SciPy sparse.
+        y_true, scores: Labels and scores of data the model was not trained on, for suspected wrong labels.
+        geometry: For scatter and crowding.
+        train_counts: ``(K,)`` training samples a class, for scarcity.
     """
-    raise NotImplementedError
+    names = tuple(class_names)
+    outcome = Outcome.of(counts, names)
+    _check(outcome, hard, train_counts)
+    tests = _evidence(outcome, y_true, scores, kind, geometry, train_counts)
+    threshold = _discovery_threshold(np.concatenate([test.p_values for test in tests.values()]), level)
+    return tuple(_diagnosis(int(k), outcome, tests, threshold) for k in hard)
+
+
+def _check(outcome: Outcome, hard: Sequence[int] | Ints, train_counts: Ints | None) -> None:
+    num_classes = len(outcome.names)
+    if outcome.off_diagonal.shape != (num_classes, num_classes):
+        raise _checks.InputError(
+            f"counts must have shape {(num_classes, num_classes)} for {num_classes} class names, "
+            f"got {outcome.off_diagonal.shape}"
+        )
+    _checks.class_indices("hard", np.asarray(hard, dtype=np.int64), num_classes, rows=len(hard))
+    if train_counts is not None:
+        _checks.float_vector("train_counts", train_counts, length=num_classes)
+
+
+def _evidence(
+    outcome: Outcome,
+    y_true: Ints | None,
+    scores: Floats | None,
+    kind: ScoreKind,
+    geometry: Geometry | None,
+    train_counts: Ints | None,
+) -> Mapping[CauseKind, Evidence]:
+    tests: dict[CauseKind, Evidence] = {
+        "confused": evidence.confusion(outcome),
+        "underpredicted": evidence.under_prediction(outcome),
+    }
+    if train_counts is not None:
+        tests["few_samples"] = evidence.scarcity(outcome, np.asarray(train_counts))
+    if scores is not None and y_true is not None:
+        from classgap.measure.mislabelled import wrong_labels
+
+        scores = _checks.float_matrix("scores", scores, rows=len(y_true), columns=len(outcome.names))
+        tests["mislabelled"] = wrong_labels(scores, y_true, outcome.names, kind)
+    if geometry is not None:
+        tests["scattered"] = evidence.scatter(outcome, geometry.spread)
+        width = geometry.spread.means.shape[1]
+        tests["crowded"] = evidence.crowding(outcome, geometry.fisher, geometry.mean_angles.nearest, width)
+    return tests
+
+
+def _discovery_threshold(p_values: Float64s, level: float) -> float:
+    """Largest p-value Benjamini-Hochberg accepts, or -1 when it accepts none."""
+    ordered = np.sort(p_values[~np.isnan(p_values)])
+    accepted = ordered[ordered <= level * np.arange(1, len(ordered) + 1) / max(len(ordered), 1)]
+    return float(accepted[-1]) if len(accepted) else -1.0
+
+
+def _diagnosis(k: int, outcome: Outcome, tests: Mapping[CauseKind, Evidence], threshold: float) -> Diagnosis:
+    found = [test.cause(k) for test in tests.values() if test.material[k] and test.p_values[k] <= threshold]
+    found.sort(key=lambda cause: cause.p_value)
+    sentence = " ".join(cause.sentence for cause in found) or _no_cause(k, outcome)
+    return Diagnosis(k, outcome.names[k], tuple(found), sentence)
+
+
+def _no_cause(k: int, outcome: Outcome) -> str:
+    from scipy.stats import binom
+
+    support, correct, errors = int(outcome.support[k]), int(outcome.correct[k]), int(outcome.errors[k])
+    if support == 0:
+        return "No samples to judge from."
+    mean = float(np.nanmean(outcome.accuracy))
+    if binom.cdf(correct, support, mean) > 0.05:
+        return (
+            f"No clear cause: its accuracy of {percent(correct / support)} on {support} samples is within sampling noise of "
+            f"the mean class ({percent(mean)})."
+        )
+    reached = outcome.off_diagonal[[k]].nnz
+    return (
+        f"No clear cause: its {errors} errors fall on {reached} classes, and nothing tested stands out beyond chance."
+    )
