@@ -177,7 +177,7 @@ def printed_constant(p: float, width: int) -> float:
     """The constant MR² prints in its place; too small for ``p < 2`` and for infinity."""
     if p == math.inf:
         return math.sqrt(2 * math.log(width))
-    return 1.0 if p <= 2 else math.sqrt(math.pow(2, p) / math.pi) * math.gamma((p + 1) / 2)
+    return 1.0 if p <= 2 else float(2 ** (p / 2) * math.gamma((p + 1) / 2) / math.sqrt(math.pi))
 
 
 def _complexity(p: float, row_norm: float, moment: Float64s, support: Ints, gamma: Float64s, width: int) -> Complexity:

@@ -20,7 +20,7 @@ __all__ = ["Cause", "CauseKind", "Diagnosis", "diagnose"]
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """A hard class and its causes, strongest evidence first; none when nothing stands out beyond chance.
+    """A hard class and its causes, what to look at first in front; none when nothing stands out beyond chance.
 
     Attributes:
         sentence: The causes' sentences together, or why there is no clear cause.
@@ -84,21 +84,20 @@ def _evidence(
     geometry: Geometry | None,
     train_counts: Ints | None,
 ) -> Mapping[CauseKind, Evidence]:
-    tests: dict[CauseKind, Evidence] = {
-        "confused": evidence.confusion(outcome),
-        "underpredicted": evidence.under_prediction(outcome),
-    }
-    if train_counts is not None:
-        tests["few_samples"] = evidence.scarcity(outcome, np.asarray(train_counts))
+    """All tests the input allows, what to look at first in front."""
+    tests: dict[CauseKind, Evidence] = {}
     if scores is not None and y_true is not None:
         from classgap.measure.mislabelled import wrong_labels
 
         scores = _checks.float_matrix("scores", scores, rows=len(y_true), columns=len(outcome.names))
         tests["mislabelled"] = wrong_labels(scores, y_true, outcome.names, kind)
+    if train_counts is not None:
+        tests["few_samples"] = evidence.scarcity(outcome, np.asarray(train_counts))
+    tests["confused"] = evidence.confusion(outcome)
+    tests["underpredicted"] = evidence.under_prediction(outcome)
     if geometry is not None:
+        tests["crowded"] = evidence.crowding(outcome, geometry)
         tests["scattered"] = evidence.scatter(outcome, geometry.spread)
-        width = geometry.spread.means.shape[1]
-        tests["crowded"] = evidence.crowding(outcome, geometry.fisher, geometry.mean_angles.nearest, width)
     return tests
 
 
@@ -111,7 +110,6 @@ def _discovery_threshold(p_values: Float64s, level: float) -> float:
 
 def _diagnosis(k: int, outcome: Outcome, tests: Mapping[CauseKind, Evidence], threshold: float) -> Diagnosis:
     found = [test.cause(k) for test in tests.values() if test.material[k] and test.p_values[k] <= threshold]
-    found.sort(key=lambda cause: cause.p_value)
     sentence = " ".join(cause.sentence for cause in found) or _no_cause(k, outcome)
     return Diagnosis(k, outcome.names[k], tuple(found), sentence)
 

@@ -13,16 +13,20 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from classgap.measure.angles import angles_between
 from classgap.measure.classwise import Float64s, Ints, divide
-from classgap.measure.fisher import Fisher, smallest
+from classgap.measure.fisher import smallest
+from classgap.measure.geometry import Geometry
 from classgap.measure.spread import Spread
 
 CauseKind = Literal["confused", "underpredicted", "scattered", "few_samples", "mislabelled", "crowded"]
 Bools: TypeAlias = NDArray[np.bool_]
 
 # How large an effect must be before it is worth a sentence; chance is dealt with separately, by p-values.
-MAIN_SHARE = 0.25  # of a class's errors that go to one other class
-ALSO_SHARE = 0.10  # of its errors for a further class to be mentioned
+MAIN_SHARE = 0.25  # of a class's errors that go to one other class, or
+TOGETHER_SHARE = 0.4  # … to up to three of them, of which each
+ALSO_SHARE = 0.1  # … takes at least this share
+MAX_PARTNERS = 3
 AVOIDED = 0.8  # predictions per occurrence
 SPREAD_RATIO = 1.1  # spread over that of the median class
 OVERLAP = 0.02  # error of the best straight boundary between two classes
@@ -92,8 +96,8 @@ class Outcome:
 
 
 def percent(share: float) -> str:
-    """``0.384`` as ``38 %``."""
-    return f"{100 * share:.0f} %"
+    """``0.384`` as ``38 %``, less than half a percent as ``under 1 %``."""
+    return "under 1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
 
 
 def confusion(outcome: Outcome) -> Evidence:
@@ -103,20 +107,29 @@ def confusion(outcome: Outcome) -> Evidence:
     others = len(outcome.support) - 1
     errors, off = outcome.errors, outcome.off_diagonal
     taken = off.max(axis=1).toarray().ravel()
-    chance = np.minimum(1.0, others * binom.sf(taken - 1, errors, 1 / max(others, 1)))
     # With two classes all errors go to the other one: nothing to learn from that.
-    p_values = np.where((errors > 0) & (others > 1), chance, np.nan)
+    testable = (errors > 0) & (others > 1)
+    chance = np.minimum(1.0, others * binom.sf(taken - 1, errors, 1 / max(others, 1)))
+    p_values = np.where(testable, chance, np.nan)
+    partners: list[list[int]] = []
+    for k in range(len(errors)):
+        row, columns = _row(off, k)
+        top = np.argsort(-row, kind="stable")[:MAX_PARTNERS]
+        beyond = others * binom.sf(row[top] - 1, errors[k], 1 / max(others, 1)) < 0.05
+        partners.append([int(j) for j in columns[top[beyond & (row[top] >= ALSO_SHARE * errors[k])]]])
+    together = np.array([sum(off[k, j] for j in found) for k, found in enumerate(partners)])
+    material = (taken >= MAIN_SHARE * errors) | (together >= TOGETHER_SHARE * errors)
 
     def cause(k: int) -> Cause:
-        row = off[[k]].toarray().ravel()
-        named = [int(j) for j in np.argsort(-row, kind="stable")[:3]]
-        tail = binom.sf(row[named] - 1, errors[k], 1 / others) * others
-        partners = [named[0]] + [
-            j for j, p in zip(named[1:], tail[1:], strict=True) if p < 0.05 and row[j] >= ALSO_SHARE * errors[k]
-        ]
-        return _word_confusion(outcome, k, partners, float(p_values[k]))
+        return _word_confusion(outcome, k, partners[k], float(p_values[k]))
 
-    return Evidence(p_values, (taken >= MAIN_SHARE * errors) & (taken >= 3), cause)
+    return Evidence(p_values, material & (taken >= 3) & (together > 0), cause)
+
+
+def _row(matrix: Any, k: int) -> tuple[Ints, Ints]:
+    """Values and columns of row k of a CSR array."""
+    inside = slice(matrix.indptr[k], matrix.indptr[k + 1])
+    return matrix.data[inside], matrix.indices[inside]
 
 
 def _word_confusion(outcome: Outcome, k: int, partners: list[int], p_value: float) -> Cause:
@@ -190,27 +203,28 @@ def scatter(outcome: Outcome, spread: Spread) -> Evidence:
     return Evidence(np.where(contradicted, np.nan, p_values), material, cause)
 
 
-def crowding(outcome: Outcome, fisher: Fisher, nearest_angle: Float64s, width: int) -> Evidence:
+def crowding(outcome: Outcome, geometry: Geometry) -> Evidence:
     """Nearest class closer than that of the median class by more than sampling error, and close enough to overlap."""
     from scipy.stats import norm
 
-    distance, rival = smallest(fisher.distance)
+    means = geometry.spread.means
+    distance, rival = smallest(geometry.fisher.distance)
     typical = _median(distance)
     noise = divide(1.0, outcome.support)
     both = noise + np.where(rival >= 0, noise[rival], np.nan)
     # Variance of a squared Mahalanobis distance between two estimated means (non-central chi-squared).
-    error = np.sqrt(4 * max(typical, 0.0) * both + 2 * width * both**2)
+    error = np.sqrt(4 * max(typical, 0.0) * both + 2 * means.shape[1] * both**2)
     _, _, contradicted = _rank_correlation(distance, outcome.accuracy)
     p_values = np.where(contradicted, np.nan, norm.sf(divide(typical - distance, error)))
     rank, total = _rank(distance)
     overlap, usual = norm.cdf(-np.sqrt(np.maximum(distance, 0.0)) / 2), norm.cdf(-np.sqrt(max(typical, 0.0)) / 2)
 
     def cause(k: int) -> Cause:
-        name = outcome.names[rival[k]]
+        angle = angles_between(means[[k, rival[k]]] - np.nanmean(means, axis=0)).margin
         sentence = (
-            f"Crowded in feature space: its nearest class, '{name}', overlaps with it so far that the best straight boundary "
-            f"between just these two would err on {percent(overlap[k])} of samples ({percent(usual)} for the median class; "
-            f"rank {rank[k]} of {total} by closeness, {nearest_angle[k]:.0f}° to the nearest class mean)."
+            f"Its nearest class in feature space, '{outcome.names[rival[k]]}', is so close ({angle:.0f}° apart) that the best "
+            f"straight boundary between the two would err on {percent(overlap[k])} of samples, against {percent(usual)} in "
+            f"the median class (rank {rank[k]} of {total} by closeness)."
         )
         remedy = (
             "Offsets cannot part what overlaps: train with margins (`MR2Loss`, `DBMLoss`), use sharper inputs or a stronger "
