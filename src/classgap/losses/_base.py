@@ -10,7 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from classgap._checks import InputError
-from classgap.losses._checks import check_counts, check_experts, check_features, check_logits, check_target
+from classgap.losses._checks import (
+    check_cosines,
+    check_counts,
+    check_experts,
+    check_features,
+    check_logits,
+    check_target,
+)
 from classgap.registry import Method
 from classgap.stats import is_distributed
 
@@ -109,6 +116,8 @@ class ClassLoss(nn.Module):
         with _float32_only(logits):
             logits = _at_least_float32(logits)
             features = None if features is None else _at_least_float32(features)
+            if self.updating:
+                self.update_from_labels(target)
             compute = self.compute if logits.shape[0] else self.compute_empty
             return compute(logits, target, features, index, epoch)
 
@@ -128,6 +137,12 @@ class ClassLoss(nn.Module):
     ) -> Tensor:
         """:math:`(N,)` losses for hard labels."""
         raise NotImplementedError(f"{type(self).__name__} must implement per_sample or compute")
+
+    def update_from_labels(self, target: Tensor) -> None:
+        """Hook: write running state that follows from the labels alone, before the loss of the batch is computed.
+
+        Called while :attr:`updating`, also on a rank without samples, so it may reduce over ranks.
+        """
 
     def start_epoch(self, epoch: int, training_pass: TrainingPass) -> None:
         """Hook called by the training loop before each epoch.
@@ -168,6 +183,8 @@ class ClassLoss(nn.Module):
         check_target(target, samples, self.num_classes, soft_allowed=soft, method=self.name)
         if features is not None:
             check_features(features, logits.shape[0])
+        if "cosine_head" in self.needs:
+            check_cosines(logits, self.name)
 
     def extra_repr(self) -> str:
         return f"num_classes={self.num_classes}"

@@ -38,3 +38,8 @@ class CrossEntropyLoss(ClassLoss):
         return F.cross_entropy(
             logits, target.to(logits.dtype) if target.dim() == 2 else target, label_smoothing=self.label_smoothing
         )
+
+    def per_sample(
+        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
+    ) -> Tensor:
+        return F.cross_entropy(logits, target, label_smoothing=self.label_smoothing, reduction="none")

@@ -6,6 +6,8 @@ CPU and outside ``torch.compile``; on an accelerator the read would stall the de
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -82,6 +84,17 @@ def check_target(target: Tensor, num_samples: int, num_classes: int, *, soft_all
             )
 
 
+def check_cosines(logits: Tensor, method: str) -> None:
+    """Cosines; a linear head would be scaled by the loss a second time and train without a word."""
+    if values_are_cheap(logits) and logits.shape[0]:
+        largest = float(logits.detach().abs().max())
+        if largest > 1.05:  # half precision may exceed 1 a little
+            raise InputError(
+                f"{method} needs cosines in [-1, 1] as logits, got {largest:.3g}; use classgap.heads.CosineHead as the last "
+                "layer, without a scale of its own"
+            )
+
+
 def check_features(features: Tensor, num_samples: int) -> None:
     """``(N, d)`` of finite floats."""
     if features.dim() != 2 or features.shape[0] != num_samples:
@@ -92,15 +105,13 @@ def check_features(features: Tensor, num_samples: int) -> None:
     if not features.is_floating_point():
         raise InputError(f"features must be floating point, got {features.dtype}; call .float()")
     # A sum is non-finite as soon as one entry is; only then is it worth finding out which.
-    if values_are_cheap(features) and num_samples:
-        total = features.detach().sum(dtype=torch.float64)
-        if not torch.isfinite(total):
-            bad = int((~torch.isfinite(features)).any(1).sum())
-            if bad:
-                raise InputError(
-                    f"features must be finite, got nan or inf in {bad} of {num_samples} rows; lower the learning rate, "
-                    "clip gradients, or check the input data"
-                )
+    if values_are_cheap(features) and num_samples and not math.isfinite(features.detach().sum().item()):
+        bad = int((~torch.isfinite(features)).any(1).sum())
+        if bad:
+            raise InputError(
+                f"features must be finite, got nan or inf in {bad} of {num_samples} rows; lower the learning rate, "
+                "clip gradients, or check the input data"
+            )
 
 
 def check_counts(class_counts: Tensor, num_classes: int) -> Tensor:
