@@ -170,7 +170,7 @@ def khintchine_constant(p: float, width: int) -> float:
         return math.sqrt(2 * math.log(2 * width))
     if p <= 2:
         return float(width ** (1 / p - 0.5))
-    return math.sqrt(2) * (math.gamma((p + 1) / 2) / math.sqrt(math.pi)) ** (1 / p)
+    return math.sqrt(2) * math.pow(math.gamma((p + 1) / 2) / math.sqrt(math.pi), 1 / p)
 
 
 def printed_constant(p: float, width: int) -> float:

@@ -46,9 +46,10 @@ def diagnose(
 ) -> tuple[Diagnosis, ...]:
     """Diagnoses of the ``hard`` classes (their indices), in that order.
 
-    Each cause is tested for every class, and named where Benjamini-Hochberg over all these tests keeps the false discovery
-    rate at ``level`` *and* the effect is large enough to matter. Where nothing is to be found, a report names anything at all
-    with probability of at most ``level``. Evidence is association: a remedy is worth trying, not certain to help.
+    Each cause is tested for every class. It is named where Benjamini-Hochberg over the classes keeps its false discovery rate
+    at ``level`` divided by the number of causes tested, *and* the effect is large enough to matter. So where nothing is to be
+    found, a report names anything at all with probability of at most ``level``, and no cause hides behind the strong evidence
+    for another. Evidence is association: a remedy is worth trying, not certain to help.
 
     Args:
         counts: ``(K, K)`` confusion counts, rows true, columns predicted; dense or SciPy sparse.
@@ -60,8 +61,14 @@ def diagnose(
     outcome = Outcome.of(counts, names)
     _check(outcome, hard, train_counts)
     tests = _evidence(outcome, y_true, scores, kind, geometry, train_counts)
-    threshold = _discovery_threshold(np.concatenate([test.p_values for test in tests.values()]), level)
-    return tuple(_diagnosis(int(k), outcome, tests, threshold) for k in hard)
+    named = {
+        cause: test.material & (test.p_values <= _discovery_threshold(test.p_values, level / len(tests)))
+        for cause, test in tests.items()
+    }
+    return tuple(
+        _diagnosis(int(k), outcome, [test.cause(int(k)) for cause, test in tests.items() if named[cause][k]])
+        for k in hard
+    )
 
 
 def _check(outcome: Outcome, hard: Sequence[int] | Ints, train_counts: Ints | None) -> None:
@@ -108,10 +115,9 @@ def _discovery_threshold(p_values: Float64s, level: float) -> float:
     return float(accepted[-1]) if len(accepted) else -1.0
 
 
-def _diagnosis(k: int, outcome: Outcome, tests: Mapping[CauseKind, Evidence], threshold: float) -> Diagnosis:
-    found = [test.cause(k) for test in tests.values() if test.material[k] and test.p_values[k] <= threshold]
-    sentence = " ".join(cause.sentence for cause in found) or _no_cause(k, outcome)
-    return Diagnosis(k, outcome.names[k], tuple(found), sentence)
+def _diagnosis(k: int, outcome: Outcome, causes: list[Cause]) -> Diagnosis:
+    sentence = " ".join(cause.sentence for cause in causes) or _no_cause(k, outcome)
+    return Diagnosis(k, outcome.names[k], tuple(causes), sentence)
 
 
 def _no_cause(k: int, outcome: Outcome) -> str:

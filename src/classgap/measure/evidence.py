@@ -191,7 +191,11 @@ def scatter(outcome: Outcome, spread: Spread) -> Evidence:
         sentence = (
             f"Its samples scatter {ratio[k]:.2f} times as far around their mean as in the median class "
             f"(rank {rank[k]} of {total} by spread"
-            + (f"; over all classes, spread and accuracy correlate with {-correlation:.2f})." if total > 9 else ").")
+            + (
+                f"; rank correlation of spread and accuracy over all classes {-correlation:.2f})."
+                if total > 9
+                else ")."
+            )
         )
         remedy = (
             "Train with `MR2Loss`, which gives scattered classes larger margins and pulls their samples together, and with "
@@ -212,8 +216,9 @@ def crowding(outcome: Outcome, geometry: Geometry) -> Evidence:
     typical = _median(distance)
     noise = divide(1.0, outcome.support)
     both = noise + np.where(rival >= 0, noise[rival], np.nan)
-    # Variance of a squared Mahalanobis distance between two estimated means (non-central chi-squared).
-    error = np.sqrt(4 * max(typical, 0.0) * both + 2 * means.shape[1] * both**2)
+    # Standard error of a squared Mahalanobis distance between two estimated means (non-central chi-squared), doubled:
+    # along the line between two means their own variance may well be four times the pooled one (samples differ in length).
+    error = 2 * np.sqrt(4 * max(typical, 0.0) * both + 2 * means.shape[1] * both**2)
     _, _, contradicted = _rank_correlation(distance, outcome.accuracy)
     p_values = np.where(contradicted, np.nan, norm.sf(divide(typical - distance, error)))
     rank, total = _rank(distance)
