@@ -21,8 +21,8 @@ COUNTS = [[1, 1, 0], [0, 2, 0], [1, 0, 2]]
 
 
 def confusion(found: Predictions) -> list[list[int]]:
-    if found.counts is not None:
-        return np.asarray(found.counts).tolist()
+    if found.confusion is not None:
+        return found.confusion.counts.tolist()
     assert found.y_true is not None
     assert found.y_pred is not None
     counts = np.zeros((len(found.classes),) * 2, dtype=int)
@@ -55,7 +55,7 @@ def test_label_kinds(tmp_path: Path, ending: str, rows: bool, labels: Any, class
     found = read_predictions([file], rows=rows)
     assert found.classes == classes
     assert found.num_samples == 7
-    assert (found.counts is None) == rows
+    assert (found.confusion is None) == rows
     expected = np.array(COUNTS)
     if classes[0] == "07":
         expected = expected[[1, 0, 2]][:, [1, 0, 2]]
@@ -90,7 +90,7 @@ def test_folder_and_several_files_are_parts(tmp_path: Path) -> None:
 
 
 def test_streaming_equals_rows_across_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("classgap.measure.tables._BATCH_ROWS", 100)
+    monkeypatch.setattr("classgap.measure._frames.BATCH_ROWS", 100)
     rng = np.random.default_rng(0)
     true, pred = rng.integers(0, 30, (2, 5000))
     file = write(tmp_path / "p.parquet", {"y_true": true, "y_pred": pred})
@@ -168,7 +168,7 @@ def test_names_give_order_and_absent_classes(tmp_path: Path) -> None:
         [numbers], class_names=[*NAMES, "dog"], train_counts={"ant": 1, "bee": 2, "cat": 3, "dog": 4}
     )
     assert found.classes == ("ant", "bee", "cat", "dog")
-    assert np.asarray(found.counts)[3].sum() == 0
+    assert found.confusion.counts[3].sum() == 0
     assert found.train_counts is not None
     assert found.train_counts.tolist() == [1, 2, 3, 4]
     mixed = write(tmp_path / "m.csv", {"y_true": np.array(NAMES)[TRUE], "y_pred": PRED})
@@ -227,7 +227,7 @@ GOOD = {"y_true": [0, 1], "y_pred": [0, 1]}
         ("a.csv", {"y_true": [1], "z": [2]}, {}, "no column looks like predictions"),
         ("a.csv", {"label": [1], "target": [1], "pred": [1]}, {}, "could both be --true"),
         ("a.csv", GOOD, {"columns": Columns(true="y_ture")}, "did you mean 'y_true'"),
-        ("a.csv", {"y_true": ["a", None], "y_pred": ["a", "b"]}, {}, "without a label"),
+        ("a.csv", {"y_true": ["a", None], "y_pred": ["a", "b"]}, {}, "'y_true' has rows without a label"),
         ("a.parquet", {"y_true": [0.0, float("nan")], "y_pred": [0, 1]}, {}, "NaN"),
         ("a.parquet", {"y_true": [0, 1], "y_pred": [0.2, 0.9]}, {}, "fraction 0.2; is it a score"),
         ("a.csv", {"y_true": ["a", "b"], "y_pred": [0, 1]}, {}, "holds numbers .* the other label column names"),
