@@ -6,7 +6,7 @@ Reference: Zhu et al., *Reducing Class-Wise Performance Disparity via Margin Reg
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,16 @@ from classgap.losses._base import ClassLoss, Reduction, reduce
 from classgap.losses._pairs import PAIR_MODES, PairMode, within_class_pull
 from classgap.losses._queue import FeatureQueue
 from classgap.registry import Choice, Float, method
-from classgap.stats import SPREADS, ClassMoments, Spread, gather_rows, gather_with_gradient, total_scatter
+from classgap.stats import (
+    SPREADS,
+    ClassMoments,
+    ClassPairs,
+    Spread,
+    class_pairs,
+    gather_rows,
+    gather_with_gradient,
+    total_scatter,
+)
 
 Form = Literal["paper", "release", "scale_free"]
 GammaRule = Literal["spread", "uniform", "imbalanced"]
@@ -25,20 +34,19 @@ Adjust = Literal["outside", "inside", "posthoc"]
 
 
 def margins_from_moments(
-    second: Tensor, seen: Tensor, c_bar: float, *, rule: GammaRule = "spread", class_counts: Tensor | None = None
+    second: Tensor, c_bar: float, *, rule: GammaRule = "spread", class_counts: Tensor | None = None
 ) -> Tensor:
     r"""Per-class logit margins with mean :math:`\bar c` over the classes seen so far; unseen classes get :math:`\bar c`.
 
     .. math:: \gamma_k = \bar c\, m\, a_k^{1/3} \big/ \sum_{j\ \text{seen}} a_j^{1/3}
 
     Args:
-        second: :math:`a_k = E\|\phi\|_p^2`, shape :math:`(K,)`.
-        seen: Which of the :math:`K` classes have a value; :math:`m` of them.
+        second: :math:`a_k = E\|\phi\|_p^2`, shape :math:`(K,)`; nan for a class not seen yet. :math:`m` have been.
         rule: ``"spread"`` is eq. (1) and (17) of the paper; ``"uniform"`` gives :math:`\bar c` to all; ``"imbalanced"`` uses
             :math:`(a_k/n_k)^{1/4}`, which minimises the average per-class bound for counts :math:`n_k` (LDAM's rule when
             :math:`a_k` is constant).
     Example:
-        >>> margins_from_moments(torch.tensor([1.0, 8.0, 5.0]), torch.tensor([True, True, False]), 3.0)
+        >>> margins_from_moments(torch.tensor([1.0, 8.0, torch.nan]), 3.0)
         tensor([2., 4., 3.])
     """
     if rule == "uniform":
@@ -50,8 +58,8 @@ def margins_from_moments(
         weight = (second / class_counts).pow(0.25)
     else:
         weight = second.pow(1 / 3)
-    mean = (weight * seen).sum() / seen.sum()
-    return torch.where(seen, c_bar * weight / mean, c_bar)
+    seen = weight.isnan().logical_not_().sum()
+    return weight.mul_(seen * c_bar / weight.nansum()).nan_to_num_(nan=c_bar)
 
 
 def gamma_margin_cross_entropy(
@@ -80,16 +88,19 @@ def gamma_margin_cross_entropy(
     Example:
         >>> gamma_margin_cross_entropy(torch.tensor([[4.0, 0.0]]), torch.tensor([0]), torch.tensor([2.0, 1.0]))
         tensor(0.1269)
+
     Reference: eq. (1).
     """
     if target.dim() == 2:
         return reduce(_expected_over_labels(logits, target, gamma, offset, weight_by_gamma), reduction)
-    of_label = gamma.detach().to(logits.dtype)[target]
+    of_label = gamma.detach().to(logits.dtype).index_select(0, target)
     scaled = logits / of_label[:, None]
     if offset is not None:
         scaled = scaled + offset.to(logits.dtype)
-    losses = F.cross_entropy(scaled, target, reduction="none")
-    return reduce(losses * of_label if weight_by_gamma else losses, reduction)
+    if weight_by_gamma or not target.shape[0]:
+        losses = F.cross_entropy(scaled, target, reduction="none")
+        return reduce(losses * of_label, reduction)
+    return F.cross_entropy(scaled, target, reduction=reduction)
 
 
 def _expected_over_labels(
@@ -114,6 +125,7 @@ def representation_margin(
     temperature: float = 0.5,
     anchors: tuple[int, int] | None = None,
     index: Tensor | None = None,
+    pairs: ClassPairs | None = None,
 ) -> Tensor:
     r"""Mean over the batch of how far samples of a class lie apart, beyond twice the average spread.
 
@@ -129,33 +141,27 @@ def representation_margin(
         pair: How partners are combined (:func:`within_class_pull`); by default a mean in ``"scale_free"``, else a sum.
         num_classes: :math:`K`, for ``"release"``.
         temperature: Softness of the ``"scale_free"`` form, in units of the total scatter.
+        anchors, index, pairs: See :func:`within_class_pull`.
     Shape:
         features :math:`(M, d)`, target :math:`(M,)`; returns a scalar.
     Reference: eq. (2).
     """
+    options: dict[str, Any] = {"anchors": anchors, "index": index, "pairs": pairs}
+    if form == "paper":
+        return reduce(within_class_pull(features, target, 2 * sbar, pair=pair or "sum", **options), "mean")
     start, stop = anchors or (0, features.shape[0])
     if form == "scale_free":
-        scale = total_scatter(features[start:stop]).clamp_min(1e-12)
-        relative = features * (2 * scale).rsqrt()
-        slack = sbar.to(scale.dtype) / scale.detach()
-        losses = within_class_pull(
-            relative, target, slack, temperature=temperature, pair=pair or "mean", anchors=(start, stop), index=index
-        )
-        return reduce(losses, "mean")
-    if form == "paper":
-        return reduce(
-            within_class_pull(features, target, 2 * sbar, pair=pair or "sum", anchors=(start, stop), index=index),
-            "mean",
-        )
+        unit = total_scatter(features[start:stop]).clamp_min(1e-12) * temperature
+        losses = within_class_pull(features, target, sbar / unit, scale=0.5 / unit, pair=pair or "mean", **options)
+        return reduce(losses, "mean") * temperature
     if num_classes is None:
         raise InputError("form='release' divides by the number of classes: pass num_classes")
     width = features.shape[1]
-    losses = within_class_pull(
-        features, target, 2 * sbar, temperature=10.0 * width, pair=pair or "sum", anchors=(start, stop), index=index
-    )
-    counts = losses.new_zeros(num_classes).index_add_(0, target[start:stop], torch.ones_like(losses))
-    # The pull returns T·ln[…] with T = 10 d where the release has (d/10)·ln[…].
-    return (losses / counts[target[start:stop]]).sum() / (100.0 * num_classes)
+    scale = features.new_tensor(0.1 / width)
+    losses = within_class_pull(features, target, 2 * sbar * scale, scale=scale, pair=pair or "sum", **options)
+    labels = target[start:stop]
+    counts = losses.new_zeros(num_classes).index_add_(0, labels, torch.ones_like(losses))
+    return (losses / counts[labels]).sum() * (0.1 * width / num_classes)
 
 
 @method(
@@ -205,6 +211,7 @@ class MR2Loss(ClassLoss):
         >>> loss = criterion(torch.randn(8, 10), torch.arange(8), features=torch.randn(8, 64))
         >>> criterion.gamma.shape, sorted(criterion.last)
         (torch.Size([10]), ['logit', 'rep'])
+
     Reference: Zhu et al., ICLR 2026, eq. (1), (2), (4), (17).
     """
 
@@ -260,7 +267,7 @@ class MR2Loss(ClassLoss):
     def gamma(self) -> Tensor:
         r""":math:`(K,)` current logit margins, mean :math:`\bar c`."""
         return margins_from_moments(
-            self.moments.second, self.moments.seen > 0, self.c_bar, rule=self.gamma_rule, class_counts=self.class_counts
+            self.moments.second, self.c_bar, rule=self.gamma_rule, class_counts=self.class_counts
         )
 
     @property
@@ -273,12 +280,18 @@ class MR2Loss(ClassLoss):
     ) -> Tensor:
         assert features is not None  # declared as a need, checked in forward
         label = target if target.dim() == 1 else target.argmax(1)
+        pairs = None
+        if self.lam and not torch.compiler.is_compiling():  # one set of distances serves the statistics and the pull
+            pairs = class_pairs(features.detach(), label)
         if self.updating:
-            self.moments.update(features, label)
+            self.moments.update(features, label, pairs)
         logit = self._logit_margin(logits, target)
-        rep = self._representation_margin(features, label, index) if self.lam else logit.new_zeros(())
+        if not self.lam:
+            self.last = {"logit": logit.detach(), "rep": torch.zeros_like(logit)}
+            return logit
+        rep = self._representation_margin(features, label, index, pairs)
         self.last = {"logit": logit.detach(), "rep": rep.detach()}
-        return logit + self.lam * rep
+        return torch.add(logit, rep, alpha=self.lam)
 
     def _logit_margin(self, logits: Tensor, target: Tensor) -> Tensor:
         offset = None
@@ -290,8 +303,12 @@ class MR2Loss(ClassLoss):
             logits, target, self.gamma, offset=offset, weight_by_gamma=self.weight_by_gamma
         )
 
-    def _representation_margin(self, features: Tensor, label: Tensor, index: Tensor | None) -> Tensor:
+    def _representation_margin(
+        self, features: Tensor, label: Tensor, index: Tensor | None, pairs: ClassPairs | None
+    ) -> Tensor:
         rows, labels, start = features, label, 0
+        if self.gather or self.queue is not None:
+            pairs = None  # there are more partners than the batch has
         if self.gather:
             rows, start = gather_with_gradient(features)
             labels = gather_rows(label)
@@ -306,12 +323,13 @@ class MR2Loss(ClassLoss):
         return representation_margin(
             rows,
             labels,
-            torch.zeros_like(self.sbar) if self.zero_slack else self.sbar,
+            features.new_zeros(()) if self.zero_slack else self.sbar,
             form=self.form,
             pair=self.pair,
             num_classes=self.num_classes,
             anchors=(start, stop),
             index=index,
+            pairs=pairs,
         )
 
     compute_empty = compute  # a rank without samples still takes part in the collectives

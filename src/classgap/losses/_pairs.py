@@ -1,22 +1,22 @@
 r"""The within-class pair term shared by MR² and ELM: pull samples of a class together beyond a slack.
 
-Pairs are formed inside each class only, so memory and time follow :math:`\sum_k b_k^2`, not :math:`N^2`. Distances come from
-explicit differences (a Gram matrix cancels) in chunks of bounded size, and the gradient is written by hand: autograd would
-keep several copies of the feature matrix.
+Pairs are formed inside each class only, so memory and time follow :math:`\sum_k b_k^2`, not :math:`N^2`. The gradient is
+written by hand: autograd would keep several copies of the feature matrix.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from classgap.stats import ClassPairs, add_along_pairs, class_pairs
+
 PairMode = Literal["sum", "mean", "pairwise"]
 PAIR_MODES: tuple[PairMode, ...] = get_args(PairMode)
-_CHUNK = 2**22  # numbers held at once while forming differences: 16 MB in float32
 
 
 def within_class_pull(
@@ -24,22 +24,24 @@ def within_class_pull(
     target: Tensor,
     slack: Tensor,
     *,
-    temperature: float = 1.0,
+    scale: Tensor | None = None,
     pair: PairMode = "sum",
     anchors: tuple[int, int] | None = None,
     index: Tensor | None = None,
+    pairs: ClassPairs | None = None,
 ) -> Tensor:
     r"""How far each sample is from others of its class, beyond a slack.
 
-    .. math:: \ell_i = T \ln\Big[1 + \sum_{j \ne i,\, y_j = y_i} \exp\frac{\|\phi_i - \phi_j\|^2 - m_{y_i}}{T}\Big]
+    .. math:: \ell_i = \ln\Big[1 + \sum_{j \ne i,\, y_j = y_i} \exp\big(c\,\|\phi_i - \phi_j\|^2 - m_i\big)\Big]
 
     Args:
-        slack: :math:`m`, a scalar or one value for each row.
-        temperature: :math:`T`; 1 in the papers.
+        slack: :math:`m`, a scalar or one value for each row (the same within a class); not differentiated.
+        scale: :math:`c`, a scalar, differentiated; 1 in the papers.
         pair: ``"sum"`` over partners as in the papers; ``"mean"`` over partners, independent of the batch size; ``"pairwise"``
             averages one softplus for each partner, an unbiased estimate for every batch size.
         anchors: Range of rows that get a loss; the others only serve as partners (memory, other ranks). Default: all rows.
         index: Data-set position of each row; two rows of the same sample form no pair.
+        pairs: The batch's pairs where they are at hand already.
     Shape:
         features :math:`(M, d)`, target :math:`(M,)`; returns one value for each anchor, 0 for one without partner.
     Example:
@@ -48,105 +50,71 @@ def within_class_pull(
         tensor([0.6931, 0.6931, 0.0000])
     """
     start, stop = anchors or (0, features.shape[0])
-    slack = slack.detach().to(features.dtype).expand(features.shape[0])
+    scale = features.new_ones(()) if scale is None else scale
+    slack = slack.detach().to(features.dtype)
     if torch.compiler.is_compiling():
-        losses = torch.ops.classgap.pull(features, target, slack, index, temperature, pair, start, stop)
+        losses = torch.ops.classgap.pull(features, scale, target, slack, index, pair, start, stop)
         return cast("Tensor", losses)
-    return cast("Tensor", _Pull.apply(features, target, slack, index, temperature, pair, start, stop))
+    if pairs is None:
+        pairs = class_pairs(features.detach(), target)
+    kept = _select(pairs, index, start, stop, features.shape[0])
+    return cast("Tensor", _Pull.apply(features, scale, slack, *kept, pair, start, stop))
 
 
-class _Pairs(NamedTuple):
-    """Unordered pairs of rows, and how the losses of their two members depend on the distance between them."""
-
-    first: Tensor
-    second: Tensor
-    by_first: Tensor
-    by_second: Tensor
-
-
-def same_class_pairs(target: Tensor) -> tuple[Tensor, Tensor]:
-    """Row indices of all unordered pairs with equal labels, in O(M log M + pairs).
-
-    Example:
-        >>> same_class_pairs(torch.tensor([7, 3, 7, 7]))
-        (tensor([0, 0, 2]), tensor([2, 3, 3]))
-    """
-    labels, order = torch.sort(target, stable=True)
-    run_start = torch.searchsorted(labels, labels)
-    position = torch.arange(labels.shape[0], device=target.device)
-    earlier = position - run_start  # partners before this row in its run
-    second = torch.repeat_interleave(position, earlier)
-    # Pairs of one row are consecutive, so counting from their first gives the position of the partner.
-    shift = run_start - earlier.cumsum(0) + earlier
-    first = torch.arange(second.shape[0], device=target.device) + shift[second]
-    return order[first], order[second]
-
-
-def _select_pairs(target: Tensor, index: Tensor | None, start: int, stop: int) -> tuple[Tensor, Tensor]:
-    first, second = same_class_pairs(target)
+def _select(pairs: ClassPairs, index: Tensor | None, start: int, stop: int, rows: int) -> tuple[Tensor, Tensor, Tensor]:
+    """First and second row and squared distance of the pairs that count: of distinct samples, with an anchor among them."""
+    kept = (pairs.first, pairs.second, pairs.squared_distance)
     if index is not None:
-        distinct = index[first] != index[second]
-        first, second = first[distinct], second[distinct]
-    if (start, stop) != (0, target.shape[0]):
+        distinct = index[kept[0]] != index[kept[1]]
+        kept = (kept[0][distinct], kept[1][distinct], kept[2][distinct])
+    if (start, stop) != (0, rows):
+        first, second, _ = kept
         wanted = ((first >= start) & (first < stop)) | ((second >= start) & (second < stop))
-        first, second = first[wanted], second[wanted]
-    return first, second
+        kept = (first[wanted], second[wanted], kept[2][wanted])
+    return kept
 
 
-def _squared_distances(features: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    step = max(1, _CHUNK // max(1, features.shape[1]))
-    parts = [
-        (features[first[at : at + step]] - features[second[at : at + step]]).square_().sum(1)
-        for at in range(0, first.shape[0], step)
-    ]
-    return torch.cat(parts) if parts else features.new_zeros(0)
-
-
-def _pull_forward(
-    features: Tensor,
-    target: Tensor,
-    slack: Tensor,
-    index: Tensor | None,
-    temperature: float,
-    pair: str,
-    start: int,
-    stop: int,
-) -> tuple[Tensor, _Pairs]:
-    first, second = _select_pairs(target, index, start, stop)
-    half, rows = first.shape[0], features.shape[0]
-    excess = (_squared_distances(features, first, second) - slack[first]) / temperature
+def _losses_and_slopes(excess: Tensor, first: Tensor, second: Tensor, rows: int, pair: str) -> tuple[Tensor, Tensor]:
+    """Loss of each row, and its slope in the excess of each pair: first members, then second members."""
     member = torch.cat((first, second))
     excess = torch.cat((excess, excess))
     if pair != "sum":
-        partners = torch.bincount(member, minlength=rows).to(features.dtype)[member]
+        partners = torch.bincount(member, minlength=rows).to(excess.dtype)[member]
     if pair == "pairwise":
-        losses = features.new_zeros(rows).index_add_(0, member, F.softplus(excess) / partners)
-        slope = torch.sigmoid(excess) / partners
-    else:
-        if pair == "mean":
-            excess = excess - partners.log()
-        # The 1 inside the logarithm is a term exp(0): it keeps rows without partner at 0 and every row finite.
-        peak = features.new_zeros(rows).scatter_reduce_(0, member, excess, "amax")
-        terms = torch.exp(excess - peak[member])
-        total = torch.exp(-peak).index_add_(0, member, terms)
-        losses = peak + total.log()
-        slope = terms / total[member]
-    return losses[start:stop] * temperature, _Pairs(first, second, slope[:half], slope[half:])
+        losses = excess.new_zeros(rows).index_add_(0, member, F.softplus(excess) / partners)
+        return losses, torch.sigmoid(excess) / partners
+    if pair == "mean":
+        excess = excess - partners.log()
+    # The 1 inside the logarithm is a term exp(0): it keeps rows without partner at 0 and every row finite.
+    peak = excess.new_zeros(rows).scatter_reduce_(0, member, excess, "amax")
+    terms = torch.exp(excess.sub_(peak.index_select(0, member)))
+    total = torch.exp(-peak).index_add_(0, member, terms)
+    return peak.add_(total.log()), terms.div_(total.index_select(0, member))
 
 
-def _pull_backward(grad: Tensor, features: Tensor, pairs: _Pairs, start: int, stop: int) -> Tensor:
+def _pull_forward(
+    scale: Tensor, slack: Tensor, first: Tensor, second: Tensor, distance: Tensor, rows: int, pair: str
+) -> tuple[Tensor, Tensor]:
+    excess = distance * scale - (slack[first] if slack.dim() else slack)
+    return _losses_and_slopes(excess, first, second, rows, pair)
+
+
+def _pull_backward(
+    grad: Tensor,
+    features: Tensor,
+    scale: Tensor,
+    first: Tensor,
+    second: Tensor,
+    distance: Tensor,
+    slopes: Tensor,
+    start: int,
+) -> tuple[Tensor, Tensor]:
     per_row = grad
-    if (start, stop) != (0, features.shape[0]):
-        per_row = grad.new_zeros(features.shape[0])
-        per_row[start:stop] = grad
-    weight = 2 * (per_row[pairs.first] * pairs.by_first + per_row[pairs.second] * pairs.by_second)
-    result = torch.zeros_like(features)
-    step = max(1, _CHUNK // max(1, features.shape[1]))
-    for at in range(0, weight.shape[0], step):
-        first, second = pairs.first[at : at + step], pairs.second[at : at + step]
-        pull = (features[first] - features[second]).mul_(weight[at : at + step, None])
-        result.index_add_(0, first, pull).index_add_(0, second, pull, alpha=-1)
-    return result
+    if grad.shape[0] != features.shape[0]:
+        per_row = F.pad(grad, (start, features.shape[0] - start - grad.shape[0]))
+    by_first, by_second = slopes.chunk(2)
+    weight = per_row.index_select(0, first) * by_first + per_row.index_select(0, second) * by_second
+    return add_along_pairs(features, first, second, weight * (2 * scale)), torch.dot(weight, distance)
 
 
 class _Pull(torch.autograd.Function):
@@ -154,55 +122,59 @@ class _Pull(torch.autograd.Function):
     def forward(
         ctx: Any,
         features: Tensor,
-        target: Tensor,
+        scale: Tensor,
         slack: Tensor,
-        index: Tensor | None,
-        temperature: float,
+        first: Tensor,
+        second: Tensor,
+        distance: Tensor,
         pair: str,
         start: int,
         stop: int,
     ) -> Tensor:
-        losses, pairs = _pull_forward(features, target, slack, index, temperature, pair, start, stop)
-        ctx.save_for_backward(features, *pairs)
-        ctx.range = (start, stop)
-        return losses
+        losses, slopes = _pull_forward(scale, slack, first, second, distance, features.shape[0], pair)
+        ctx.save_for_backward(features, scale, first, second, distance, slopes)
+        ctx.start = start
+        return losses if losses.shape[0] == stop - start else losses[start:stop]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        features, *pairs = ctx.saved_tensors
-        return (_pull_backward(grad, features, _Pairs(*pairs), *ctx.range), *[None] * 7)
+        return (*_pull_backward(grad, *ctx.saved_tensors, ctx.start), *[None] * 7)
 
 
 # The number of pairs depends on the labels, which torch.compile cannot follow: it sees two opaque operations instead.
 @torch.library.custom_op("classgap::pull", mutates_args=())
 def _pull_op(
     features: Tensor,
+    scale: Tensor,
     target: Tensor,
     slack: Tensor,
     index: Tensor | None,
-    temperature: float,
     pair: str,
     start: int,
     stop: int,
 ) -> Tensor:
-    return _pull_forward(features, target, slack, index, temperature, pair, start, stop)[0].clone()
+    rows = features.shape[0]
+    kept = _select(class_pairs(features, target), index, start, stop, rows)
+    return _pull_forward(scale, slack, *kept, rows, pair)[0][start:stop].clone()
 
 
 @torch.library.custom_op("classgap::pull_backward", mutates_args=())
 def _pull_backward_op(
     grad: Tensor,
     features: Tensor,
+    scale: Tensor,
     target: Tensor,
     slack: Tensor,
     index: Tensor | None,
-    temperature: float,
     pair: str,
     start: int,
     stop: int,
-) -> Tensor:
-    _, pairs = _pull_forward(features, target, slack, index, temperature, pair, start, stop)
-    return _pull_backward(grad, features, pairs, start, stop)
+) -> tuple[Tensor, Tensor]:
+    rows = features.shape[0]
+    kept = _select(class_pairs(features, target), index, start, stop, rows)
+    _, slopes = _pull_forward(scale, slack, *kept, rows, pair)
+    return _pull_backward(grad, features, scale, *kept, slopes, start)
 
 
 @_pull_op.register_fake
@@ -212,18 +184,18 @@ def _(features: Tensor, *args: Any) -> Tensor:
 
 
 @_pull_backward_op.register_fake
-def _(grad: Tensor, features: Tensor, *args: Any) -> Tensor:
-    return torch.empty_like(features)
+def _(grad: Tensor, features: Tensor, scale: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(features), torch.empty_like(scale)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    features, target, slack, index, *ctx.options = inputs
-    ctx.save_for_backward(features, target, slack, index)
+    *tensors, ctx.pair, ctx.start, ctx.stop = inputs
+    ctx.save_for_backward(*tensors)
 
 
 def _op_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    gradient = torch.ops.classgap.pull_backward(grad, *ctx.saved_tensors, *ctx.options)
-    return (gradient, *[None] * 7)
+    gradients = torch.ops.classgap.pull_backward(grad, *ctx.saved_tensors, ctx.pair, ctx.start, ctx.stop)
+    return (*gradients, *[None] * 6)
 
 
 _pull_op.register_autograd(_op_backward, setup_context=_setup_context)

@@ -8,16 +8,20 @@ from classgap.stats.collectives import (
     is_distributed,
 )
 from classgap.stats.moments import SPREADS, ClassMoments, Spread
-from classgap.stats.sums import ClassScatter, class_scatter, class_sums, total_scatter
+from classgap.stats.pairs import ClassPairs, ClassRuns, add_along_pairs, class_pairs, class_runs
+from classgap.stats.sums import class_sums, total_scatter
 
 __all__ = [
     "SPREADS",
     "ClassMoments",
-    "ClassScatter",
+    "ClassPairs",
+    "ClassRuns",
     "Spread",
+    "add_along_pairs",
     "all_reduce_sum",
     "all_reduce_with_gradient",
-    "class_scatter",
+    "class_pairs",
+    "class_runs",
     "class_sums",
     "gather_rows",
     "gather_with_gradient",

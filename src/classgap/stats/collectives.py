@@ -88,3 +88,8 @@ def _gather(tensor: Tensor, counts: list[int]) -> list[Tensor]:
     buffers = [torch.empty_like(padded) for _ in counts]
     dist.all_gather(buffers, padded)
     return [buffer[:count] for buffer, count in zip(buffers, counts, strict=True)]
+
+
+def rank_and_world() -> tuple[int, int]:
+    """This process's number and how many there are; ``(0, 1)`` without a process group."""
+    return (dist.get_rank(), dist.get_world_size()) if is_distributed() else (0, 1)

@@ -2,55 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from classgap._checks import InputError, number, one_of
-from classgap.stats.sums import ClassScatter, class_scatter
+from classgap.stats.collectives import gather_rows, is_distributed
+from classgap.stats.pairs import ClassPairs, class_runs
 
 Spread = Literal["pooled", "ratio", "moments", "batch"]
 SPREADS: tuple[Spread, ...] = get_args(Spread)
 
-# Buffers of each estimator, in the order the update receives them.
-_STATE: dict[Spread, tuple[str, ...]] = {
-    "pooled": ("second", "seen", "pooled"),
-    "ratio": ("second", "seen", "pooled", "scatter", "freedom"),
-    "moments": ("second", "seen", "mean", "scatter", "weight", "weight_sq"),
-    "batch": ("second", "seen", "scatter"),
-}
+# Columns of the per-class sums.
+_NORM, _COUNT, _SCATTER, _FREEDOM = range(4)
 
 
 class ClassMoments(nn.Module):
     r"""Running per-class :math:`a_k = E\|\phi\|_p^2` and mean within-class spread :math:`\bar s = \frac1K\sum_k\|s_k\|^2`.
 
-    State is in buffers of fixed shape, the same on every rank, and decays once for each step in which a class appears, so
-    that rare classes are not forgotten. A step costs :math:`O(N d)` plus the classes it touches.
+    What is kept are decayed sums and counts; quotients are taken when read, so a class not seen yet is nan. A class decays
+    once for each step in which it appears: rare classes are not forgotten. A step costs :math:`O(N d)` plus the classes it
+    touches, and leaves the same state on every rank.
 
     Args:
         num_classes: Number of classes :math:`K`.
         p: Norm of the second moment, any :math:`p \ge 1` or ``inf``. Spread is always Euclidean.
-        decay: Share of the old value kept at each appearance.
+        decay: Share of the old sums kept at each appearance.
         spread: Estimator of :math:`\|s_k\|^2`.
 
-            - ``"pooled"``: one within-class sum of squares over its degrees of freedom, for balanced data; no per-class state.
+            - ``"pooled"``: within-class sum of squares of all classes over its degrees of freedom; for balanced data.
             - ``"ratio"``: the same for each class; a class without two samples in any batch takes the pooled value.
-            - ``"moments"``: decayed mean and centred second moment; works even when a class never has two samples in a batch,
-              but includes the drift of the mean. Keeps :math:`K \times d` numbers and needs ``num_features``.
-            - ``"batch"``: mean squared deviation within the batch, counting singletons as 0, as the authors' release does. Too
-              small by about :math:`1 - 1/b` for :math:`b` samples of a class in the batch; for replication only.
+            - ``"moments"``: decayed mean and centred second moment; works even when a class never has two samples in a
+              batch, but includes the drift of the mean. Keeps :math:`K \times d` numbers and needs ``num_features``.
+            - ``"batch"``: mean squared deviation within the batch, counting singletons as 0, as the authors' release does.
+              Too small by about :math:`1 - 1/b` for :math:`b` samples of a class in the batch; for replication only.
         num_features: Feature dimension :math:`d`, for ``"moments"``.
     """
 
-    second: Tensor
-    seen: Tensor
+    sums: Tensor
     pooled: Tensor
-    scatter: Tensor
-    freedom: Tensor
     mean: Tensor
-    weight: Tensor
-    weight_sq: Tensor
+    drift: Tensor
     width: Tensor
 
     def __init__(
@@ -69,15 +62,16 @@ class ClassMoments(nn.Module):
             raise InputError(
                 "spread='moments' keeps a mean for each class and needs num_features, the feature dimension"
             )
+        one_of("spread", spread, SPREADS)
         self.num_classes = num_classes
         self.p = float(p)
         self.decay = number("decay", decay, low=0.0, high=1.0)
-        one_of("spread", spread, SPREADS)
         self.spread: Spread = spread
-        shapes: dict[str, tuple[int, ...]] = {"pooled": (2,), "mean": (num_classes, num_features or 0)}
-        for name in _STATE[spread]:
-            dtype = torch.long if name == "seen" else torch.float32
-            self.register_buffer(name, torch.zeros(shapes.get(name, (num_classes,)), dtype=dtype))
+        self.register_buffer("sums", torch.zeros(num_classes, 4))
+        self.register_buffer("pooled", torch.zeros(2))
+        moments = num_features is not None and spread == "moments"
+        self.register_buffer("mean", torch.zeros(num_classes, num_features or 0) if moments else None)
+        self.register_buffer("drift", torch.zeros(num_classes, 2) if moments else None)
         self.register_buffer("width", torch.tensor(num_features or 0))
         self._width: int | None = None
 
@@ -87,41 +81,43 @@ class ClassMoments(nn.Module):
             self.update(features, target)
 
     @torch.no_grad()
-    def update(self, features: Tensor, target: Tensor) -> None:
-        """Take in the batches of all ranks. A collective: every rank calls it, also one without samples."""
-        state = [getattr(self, name) for name in _STATE[self.spread]]
-        features = features.detach().to(self.second.dtype)
+    def update(self, features: Tensor, target: Tensor, pairs: ClassPairs | None = None) -> None:
+        """Take in the batches of all ranks. A collective: every rank calls it, also one without samples.
+
+        ``pairs`` of this batch, where they are at hand, spare a pass over the features.
+        """
+        features = features.detach().to(self.sums.dtype)
+        state = [self.sums, self.pooled] if self.mean is None else [self.sums, self.pooled, self.mean, self.drift]
         if torch.compiler.is_compiling():
-            torch.ops.classgap.update_moments(state, features, target, self.p, self.decay, self.spread)
+            torch.ops.classgap.update_moments(state, features, target, self.p, self.decay)
             return
         self._check_width(features.shape[1])
-        update_moments(state, features, target, self.p, self.decay, self.spread)
+        update_moments(state, features, target, self.p, self.decay, pairs)
+
+    @property
+    def second(self) -> Tensor:
+        r""":math:`(K,)` running :math:`a_k = E\|\phi\|_p^2`; nan for a class not seen yet."""
+        return self.sums[:, _NORM] / self.sums[:, _COUNT]
 
     @property
     def class_spread(self) -> Tensor:
         r""":math:`(K,)` estimates of :math:`\|s_k\|^2`; nan where a class has no estimate yet."""
-        seen = self.seen > 0
-        if self.spread == "pooled":
-            values = self._pooled_spread().expand(self.num_classes)
-        elif self.spread == "batch":
-            values = self.scatter
-        elif self.spread == "ratio":
-            values = torch.where(self.freedom > 0, self.scatter / self.freedom, self._pooled_spread())
-        else:
-            # Decayed weights w: Σw = weight, Σw² = weight_sq; 1 − Σw²/(Σw)² corrects the bias of a weighted variance.
-            correction = 1 - self.weight_sq / self.weight.square()
-            values = torch.where(correction > 1e-6, self.scatter / self.weight / correction, torch.nan)
-        return torch.where(seen, values, torch.nan)
+        count, scatter, freedom = self.sums[:, 1:].unbind(1)
+        if self.spread == "batch":
+            return scatter / count
+        if self.spread == "moments":
+            # Decayed weights w with Σw = count and Σw² = drift[1]: 1 − Σw²/(Σw)² corrects a weighted variance.
+            correction = 1 - self.drift[:, 1] / count.square()
+            return torch.where(correction > 1e-6, (scatter + self.drift[:, 0]) / count / correction, torch.nan)
+        pooled = self.pooled[0] / self.pooled[1]
+        values = pooled if self.spread == "pooled" else torch.where(freedom > 0, scatter / freedom, pooled)
+        return torch.where(count > 0, values, torch.nan)
 
     @property
     def sbar(self) -> Tensor:
         r""":math:`\bar s`, the mean of :math:`\|s_k\|^2` over classes with an estimate; 0 before there is one."""
-        if self.spread == "pooled":
-            return torch.nan_to_num(self._pooled_spread(), nan=0.0)
-        return torch.nan_to_num(self.class_spread.nanmean(), nan=0.0)
-
-    def _pooled_spread(self) -> Tensor:
-        return self.pooled[0] / self.pooled[1]
+        value = self.pooled[0] / self.pooled[1] if self.spread == "pooled" else self.class_spread.nanmean()
+        return value.nan_to_num_(nan=0.0)
 
     def _check_width(self, width: int) -> None:
         if self._width is None:
@@ -142,53 +138,61 @@ class ClassMoments(nn.Module):
 
 
 def update_moments(
-    state: list[Tensor], features: Tensor, target: Tensor, p: float, decay: float, spread: Spread
+    state: list[Tensor], features: Tensor, target: Tensor, p: float, decay: float, pairs: ClassPairs | None = None
 ) -> None:
-    """Write one batch into the buffers ``state`` (see :class:`ClassMoments`); only rows of touched classes are visited."""
-    buffers = dict(zip(_STATE[spread], state, strict=True))
-    batch = class_scatter(features, target, p=p)
-    classes, counts = batch.classes, batch.counts
-    first = buffers["seen"][classes] == 0
-    buffers["seen"].index_add_(0, classes, counts.long())
-    _average(buffers["second"], classes, batch.second / counts, first, decay)
-    if spread == "batch":
-        _average(buffers["scatter"], classes, batch.scatter / counts, first, decay)
-    elif spread == "moments":
-        _decayed_moments(buffers, batch, decay)
-    else:
-        freedom = counts - 1
-        buffers["pooled"].mul_(decay).add_(torch.stack((batch.scatter.sum(), freedom.sum())))
-        if spread == "ratio":
-            buffers["scatter"][classes] = buffers["scatter"][classes] * decay + batch.scatter
-            buffers["freedom"][classes] = buffers["freedom"][classes] * decay + freedom
+    """Write one batch into the buffers of :class:`ClassMoments`; only rows of touched classes are visited."""
+    sums, pooled, *means = state
+    norms = torch.linalg.vector_norm(features, ord=p, dim=1).square_()
+    if is_distributed():  # statistics are those of the one batch that all ranks form together
+        features, target, norms, pairs = gather_rows(features), gather_rows(target), gather_rows(norms), None
+    runs = class_runs(target) if pairs is None else pairs.runs
+    share = runs.size.to(norms.dtype).reciprocal_()
+    freedom = 1 - share  # of each sample; b − 1 in a class of b
+    if means:
+        _update_means(sums, means[0], means[1], features[runs.order], runs.labels, runs.start, share, decay)
+    # Every row of a class writes the same decayed value.
+    sums.index_copy_(0, runs.labels, sums.index_select(0, runs.labels).mul_(decay))
+    norms = norms.index_select(0, runs.order)
+    counted = torch.stack((norms, torch.ones_like(share), torch.zeros_like(share), freedom), 1)
+    sums.index_add_(0, runs.labels, counted)
+    if pairs is None:
+        rows = features[runs.order]
+        mean = rows.new_zeros(rows.shape).index_add_(0, runs.start, rows.mul(share[:, None]))
+        scatter, classes = rows.sub_(mean[runs.start]).square_().sum(1), runs.labels
+    else:  # Σ‖φ − m‖² = Σ of squared distances over pairs / b
+        scatter = pairs.squared_distance * share.index_select(0, pairs.second_sorted)
+        classes = runs.labels.index_select(0, pairs.second_sorted)
+    sums[:, _SCATTER].index_add_(0, classes, scatter)
+    pooled.mul_(decay).add_(torch.stack((scatter.sum(), freedom.sum())))
 
 
-def _average(buffer: Tensor, classes: Tensor, value: Tensor, first: Tensor, decay: float) -> None:
-    """Exponential average of touched rows; the first value is taken as it is."""
-    buffer[classes] = torch.where(first, value, torch.lerp(value, buffer[classes], decay))
+def _update_means(
+    sums: Tensor,
+    mean: Tensor,
+    drift: Tensor,
+    rows: Tensor,
+    labels: Tensor,
+    start: Tensor,
+    share: Tensor,
+    decay: float,
+) -> None:
+    """Welford's update with forgetting: the scatter between old and batch mean, so that centred sums never cancel."""
+    batch = rows.new_zeros(rows.shape).index_add_(0, start, rows * share[:, None])[start]
+    old = sums[labels, _COUNT] * decay
+    counts = share.reciprocal()
+    shift = batch - mean[labels]
+    between = old * counts / (old + counts) * shift.square().sum(1)
+    before = drift[labels] * torch.tensor([decay, decay**2], device=drift.device)
+    mean[labels] = mean[labels] + (counts / (old + counts))[:, None] * shift
+    drift[labels] = before + torch.stack((between, counts), 1)
 
 
-def _decayed_moments(buffers: dict[str, Tensor], batch: ClassScatter, decay: float) -> None:
-    """Welford's update with forgetting: centred sums never cancel, however large the mean."""
-    classes, counts = batch.classes, batch.counts
-    old = buffers["weight"][classes] * decay
-    new = old + counts
-    shift = batch.means - buffers["mean"][classes]
-    between = old * counts / new * shift.square().sum(1)
-    buffers["scatter"][classes] = buffers["scatter"][classes] * decay + batch.scatter + between
-    buffers["mean"][classes] += (counts / new)[:, None] * shift
-    buffers["weight"][classes] = new
-    buffers["weight_sq"][classes] = buffers["weight_sq"][classes] * decay**2 + counts
-
-
-# torch.compile cannot look inside (the number of classes in a batch depends on the data), so it sees one opaque step.
+# torch.compile cannot look inside (the number of pairs in a batch depends on the data), so it sees one opaque step.
 @torch.library.custom_op("classgap::update_moments", mutates_args=("state",))
-def _update_moments_op(
-    state: list[Tensor], features: Tensor, target: Tensor, p: float, decay: float, spread: str
-) -> None:
-    update_moments(state, features, target, p, decay, cast("Spread", spread))
+def _update_moments_op(state: list[Tensor], features: Tensor, target: Tensor, p: float, decay: float) -> None:
+    update_moments(state, features, target, p, decay)
 
 
 @_update_moments_op.register_fake
-def _(state: list[Tensor], features: Tensor, target: Tensor, p: float, decay: float, spread: str) -> None:
+def _(state: list[Tensor], features: Tensor, target: Tensor, p: float, decay: float) -> None:
     return None
