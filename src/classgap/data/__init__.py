@@ -5,6 +5,7 @@ from __future__ import annotations
 from classgap.data.augment import POLICIES, policies
 from classgap.data.batches import Batch, Batches, Normalise, Order, mixed_seed, shuffled
 from classgap.data.dataset import Split, TrainingData, load_data
+from classgap.data.mixing import cutmix, mixup
 from classgap.data.sources import SOURCES, Source, data_root, load_source
 from classgap.data.splits import PROFILES, Profile, profile_counts, split_hash
 
@@ -20,10 +21,12 @@ __all__ = [
     "Source",
     "Split",
     "TrainingData",
+    "cutmix",
     "data_root",
     "load_data",
     "load_source",
     "mixed_seed",
+    "mixup",
     "policies",
     "profile_counts",
     "shuffled",

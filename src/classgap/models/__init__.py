@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from classgap.models.build import KNOWN, build_model
+from classgap.models.experts import Experts
 
-__all__ = ["KNOWN", "build_model"]
+__all__ = ["KNOWN", "Experts", "build_model"]

@@ -1,0 +1,85 @@
+"""Mixup and CutMix on whole batches: mixed inputs and the soft targets that go with them, for any loss."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from classgap._checks import InputError, number
+
+
+def mixup(
+    inputs: Tensor, target: Tensor, num_classes: int, rng: np.random.Generator, *, alpha: float = 0.2
+) -> tuple[Tensor, Tensor]:
+    r"""Convex combinations of each sample with another of the batch.
+
+    .. math:: \tilde x = \lambda x + (1-\lambda) x', \quad \tilde y = \lambda y + (1-\lambda) y', \quad
+       \lambda \sim \mathrm{Beta}(\alpha, \alpha)
+
+    Args:
+        inputs: Floats of any shape :math:`(N, …)`, already normalised.
+        target: :math:`(N,)` labels, or :math:`(N, K)` probabilities to be mixed once more.
+        rng: Source of randomness; seed it from epoch and step to make a run repeatable.
+        alpha: 0 leaves the batch as it is.
+    Shape:
+        returns mixed inputs and :math:`(N, K)` probabilities.
+    Example:
+        >>> x, y = mixup(torch.eye(2), torch.tensor([0, 1]), 2, np.random.default_rng(0), alpha=1.0)
+        >>> torch.allclose(x, y)
+        True
+    Reference: Zhang et al., *mixup: Beyond empirical risk minimization*, ICLR 2018, arXiv:1710.09412.
+    """
+    partner, share = _draw(inputs, alpha, rng)
+    return torch.lerp(inputs[partner], inputs, share), _mix_targets(target, partner, share, num_classes)
+
+
+def cutmix(
+    inputs: Tensor, target: Tensor, num_classes: int, rng: np.random.Generator, *, alpha: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    r"""A rectangle of each image comes from another of the batch; targets mix by the area kept.
+
+    The rectangle has the image's proportions and an area of :math:`1-\lambda`, :math:`\lambda\sim\mathrm{Beta}(\alpha,\alpha)`;
+    where it reaches beyond the border it is cut off, and targets follow the area really replaced.
+
+    Args:
+        inputs: Images :math:`(N, C, H, W)`.
+        target: :math:`(N,)` labels or :math:`(N, K)` probabilities.
+        rng: Source of randomness.
+        alpha: 0 leaves the batch as it is.
+    Shape:
+        returns mixed images and :math:`(N, K)` probabilities.
+    Reference: Yun et al., *CutMix*, ICCV 2019, arXiv:1905.04899.
+    """
+    if inputs.dim() != 4:
+        raise InputError(f"cutmix needs images (N, C, H, W), got shape {tuple(inputs.shape)}; use mixup for vectors")
+    partner, share = _draw(inputs, alpha, rng)
+    height, width = inputs.shape[-2:]
+    top, bottom = _interval(height, share, rng)
+    left, right = _interval(width, share, rng)
+    mixed = inputs.clone()
+    mixed[:, :, top:bottom, left:right] = inputs[partner, :, top:bottom, left:right]
+    kept = 1 - (bottom - top) * (right - left) / (height * width)
+    return mixed, _mix_targets(target, partner, kept, num_classes)
+
+
+def _draw(inputs: Tensor, alpha: float, rng: np.random.Generator) -> tuple[Tensor, float]:
+    """A partner for each row and the share it keeps of itself."""
+    if not inputs.is_floating_point():
+        raise InputError(f"inputs must be floating point, got {inputs.dtype}; normalise images before mixing them")
+    alpha = number("alpha", alpha, low=0.0)
+    partner = torch.from_numpy(rng.permutation(len(inputs))).to(inputs.device)
+    return partner, float(rng.beta(alpha, alpha)) if alpha else 1.0
+
+
+def _interval(length: int, share: float, rng: np.random.Generator) -> tuple[int, int]:
+    """Where the rectangle lies along one side."""
+    half = round(length * (1 - share) ** 0.5) / 2
+    centre = rng.uniform(0, length)
+    return max(0, round(centre - half)), min(length, round(centre + half))
+
+
+def _mix_targets(target: Tensor, partner: Tensor, share: float, num_classes: int) -> Tensor:
+    soft = F.one_hot(target, num_classes).float() if target.dim() == 1 else target
+    return torch.lerp(soft[partner], soft, share)

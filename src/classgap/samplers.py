@@ -1,0 +1,355 @@
+"""Which samples an epoch visits. Every sampler is a function of the epoch, and a ``torch.utils.data.Sampler``.
+
+    sampler = ClassBalancedSampler(labels, seed=0)
+    sampler(3)                          # indices of epoch 3, the same on every process
+    DataLoader(data, sampler=sampler)   # this process's share of them; call sampler.set_epoch(e) before each epoch
+
+All processes make the same global draw from ``(seed, epoch)`` and take disjoint, equally long shares of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Sampler
+
+from classgap._checks import InputError, number
+from classgap.registry import Int, method
+from classgap.stats.collectives import rank_and_world
+
+
+class EpochSampler(Sampler[int]):
+    """Base of all samplers: a subclass says what an epoch visits, this cuts the draw into the processes' shares.
+
+    Args:
+        seed: Of all draws.
+        rank, world_size: This process among how many; those of ``torch.distributed`` by default.
+    """
+
+    block = 1
+    """Consecutive indices that stay together on one process."""
+
+    def __init__(self, *, seed: int = 0, rank: int | None = None, world_size: int | None = None) -> None:
+        here, world = rank_and_world()
+        self.rank = here if rank is None else rank
+        self.world_size = world if world_size is None else world_size
+        if not 0 <= self.rank < self.world_size:
+            raise InputError(f"rank must be in [0, {self.world_size}), the number of processes, got {self.rank}")
+        self.seed, self.epoch, self.position = seed, 0, 0
+
+    def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
+        """Indices visited in ``epoch``, over all processes."""
+        raise NotImplementedError
+
+    def length(self, epoch: int) -> int:
+        """How many :meth:`draw` gives."""
+        raise NotImplementedError
+
+    def __call__(self, epoch: int) -> Tensor:
+        """Indices visited in ``epoch``, over all processes; depends on nothing but the seed and the epoch."""
+        seed = int(np.random.SeedSequence((self.seed, epoch)).generate_state(1, np.uint64)[0] >> 1)
+        return self.draw(epoch, torch.Generator().manual_seed(seed))
+
+    def set_epoch(self, epoch: int, position: int = 0) -> None:
+        """Prepare the next iteration.
+
+        Args:
+            position: Samples of this process already used in this epoch, to resume after them.
+        """
+        self.epoch, self.position = epoch, position
+
+    def __len__(self) -> int:
+        return self._blocks() * self.block - self.position
+
+    def __iter__(self) -> Iterator[int]:
+        order = self(self.epoch)
+        wanted = self._blocks() * self.block * self.world_size
+        # The draw is repeated from its start until shares are equal: processes must take equally many steps.
+        order = order.repeat(math.ceil(wanted / len(order)))[:wanted]
+        mine = order.view(-1, self.block)[self.rank :: self.world_size].flatten()[self.position :]
+        self.position = 0
+        yield from mine.tolist()
+
+    def _blocks(self) -> int:
+        return math.ceil(self.length(self.epoch) / (self.block * self.world_size))
+
+
+class RepeatSampler(EpochSampler):
+    """Sample ``i`` exactly ``repeats[i]`` times an epoch, in random order.
+
+    Example:
+        >>> sorted(RepeatSampler([1, 0, 3])(epoch=0).tolist())
+        [0, 2, 2, 2]
+    """
+
+    def __init__(
+        self, repeats: Sequence[int] | Tensor, *, seed: int = 0, rank: int | None = None, world_size: int | None = None
+    ) -> None:
+        super().__init__(seed=seed, rank=rank, world_size=world_size)
+        self.repeats = torch.as_tensor(repeats)
+        if self.repeats.dim() != 1 or self.repeats.is_floating_point() or bool((self.repeats < 0).any()):
+            raise InputError("repeats must be one whole number of at least 0 for each sample")
+        if not int(self.repeats.sum()):
+            raise InputError("repeats must hold at least one sample, got only zeros")
+
+    def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
+        visits = torch.repeat_interleave(self.repeats)
+        return visits[torch.randperm(len(visits), generator=generator)]
+
+    def length(self, epoch: int) -> int:
+        return int(self.repeats.sum())
+
+
+def error_repeats(wrong: Tensor, factor: int) -> Tensor:
+    """How often an epoch of "just train twice" visits each sample: ``1 + factor`` times where the first model was wrong.
+
+    Args:
+        wrong: :math:`(N,)` of bools: errors of the first model on its training data, in evaluation mode.
+        factor: Copies added of each error. The authors' code appends them to the full set, hence the 1.
+    Example:
+        >>> error_repeats(torch.tensor([False, True]), 5)
+        tensor([1, 6])
+    Reference: Liu et al., *Just train twice*, ICML 2021, arXiv:2107.09044.
+    """
+    factor = int(number("factor", factor, low=0))
+    return 1 + factor * wrong.long()
+
+
+class LabelSampler(EpochSampler):
+    """Base of samplers that look at labels. Before ``start_epoch`` every sample is visited once (deferred re-sampling).
+
+    Args:
+        labels: Class of each training sample. Classes that do not occur are left out.
+        start_epoch: First (0-based) epoch that is re-sampled.
+    """
+
+    def __init__(
+        self,
+        labels: Sequence[int] | Tensor,
+        *,
+        start_epoch: int = 0,
+        seed: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        super().__init__(seed=seed, rank=rank, world_size=world_size)
+        labels = torch.as_tensor(labels).cpu()
+        if labels.dim() != 1 or labels.is_floating_point() or not len(labels):
+            raise InputError(f"labels must be one class index for each sample, got shape {tuple(labels.shape)}")
+        self.start_epoch = int(number("start_epoch", start_epoch, low=0))
+        self.num_samples = len(labels)
+        self.members = torch.argsort(labels, stable=True)
+        self.counts: Tensor = torch.unique(labels, return_counts=True)[1]
+        self.starts = self.counts.cumsum(0) - self.counts
+
+    def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
+        if epoch < self.start_epoch:
+            return torch.randperm(self.num_samples, generator=generator)
+        return self.resample(epoch, generator)
+
+    def length(self, epoch: int) -> int:
+        return self.num_samples if epoch < self.start_epoch else self.resampled_length()
+
+    def resample(self, epoch: int, generator: torch.Generator) -> Tensor:
+        """The draw from ``start_epoch`` on."""
+        raise NotImplementedError
+
+    def resampled_length(self) -> int:
+        """Its length; that of the data unless a sampler says otherwise."""
+        return self.num_samples
+
+    def cycles(self, draws: int, group: int, generator: torch.Generator) -> Tensor:
+        """For each class ``draws`` of its samples, ``(K, draws)``: shuffles of the class, one after the other.
+
+        Each run of ``group`` draws holds distinct samples where the class has that many: a shuffle is left early rather than
+        let a run reach into the next.
+        """
+        used = torch.where(self.counts >= group, self.counts // group * group, self.counts)
+        rounds = torch.div(draws + used - 1, used, rounding_mode="floor")
+        # One entry for each class, round and sample; sorting by round plus noise shuffles within rounds.
+        size = torch.repeat_interleave(self.counts, rounds)
+        owner = torch.repeat_interleave(torch.arange(len(self.counts)), rounds)
+        segment = torch.repeat_interleave(torch.arange(len(size)), size)
+        first_entry = (size.cumsum(0) - size)[segment]
+        place = torch.arange(len(segment)) - first_entry
+        first_round = (rounds.cumsum(0) - rounds)[owner[segment]]
+        noise = torch.rand(len(segment), generator=generator, dtype=torch.float64)
+        shuffled = torch.argsort(segment + noise) - first_entry
+        kind = owner[segment]
+        turn = (segment - first_round) * used[kind] + place
+        kept = (place < used[kind]) & (turn < draws)
+        table = torch.empty(len(self.counts), draws, dtype=torch.long)
+        table[kind[kept], turn[kept]] = self.members[self.starts[kind[kept]] + shuffled[kept]]
+        return table
+
+
+class _ProbabilitySampler(LabelSampler):
+    """With replacement: first a class by its probability, then one of its samples."""
+
+    def class_probabilities(self, epoch: int) -> Tensor:
+        """:math:`p_k` over the classes that occur."""
+        raise NotImplementedError
+
+    def resample(self, epoch: int, generator: torch.Generator) -> Tensor:
+        kinds = torch.multinomial(self.class_probabilities(epoch), self.num_samples, True, generator=generator)
+        within = torch.rand(self.num_samples, generator=generator, dtype=torch.float64) * self.counts[kinds]
+        return self.members[self.starts[kinds] + within.long()]
+
+
+@method("class_balanced", kind="sampler", family="sampler", paper="arXiv:1910.09217", needs=())
+class ClassBalancedSampler(_ProbabilitySampler):
+    r"""Every class equally often, :math:`p_k = 1/K`, with replacement.
+
+    When to use: re-training a classifier on frozen features (cRT), or late in training (``start_epoch``).
+    Pitfalls: tail samples repeat many times an epoch, so a whole network trained this way memorises them.
+    """
+
+    def class_probabilities(self, epoch: int) -> Tensor:
+        return torch.ones(len(self.counts), dtype=torch.float64)
+
+
+@method("square_root", kind="sampler", family="sampler", paper="arXiv:1910.09217", needs=())
+class SquareRootSampler(_ProbabilitySampler):
+    r"""Classes by the square root of their size, :math:`p_k \propto \sqrt{n_k}`, with replacement.
+
+    When to use: a middle way between the natural and the balanced distribution.
+    Pitfalls: as for balanced sampling, at half the strength.
+    """
+
+    def class_probabilities(self, epoch: int) -> Tensor:
+        return self.counts.double() ** 0.5
+
+
+@method(
+    "progressive",
+    kind="sampler",
+    family="sampler",
+    paper="arXiv:1910.09217",
+    space={"epochs": Int(1, 1000, default=200, log=True)},
+)
+class ProgressiveSampler(_ProbabilitySampler):
+    r"""From the natural to the balanced distribution, :math:`p_k = (1-t)\,n_k/N + t/K` with :math:`t = e/E`.
+
+    When to use: one run that learns features first and boundaries last.
+    Pitfalls: it must know the length of the run.
+
+    Args:
+        epochs: Length :math:`E` of the run.
+    """
+
+    def __init__(
+        self,
+        labels: Sequence[int] | Tensor,
+        *,
+        epochs: int = 200,
+        start_epoch: int = 0,
+        seed: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        super().__init__(labels, start_epoch=start_epoch, seed=seed, rank=rank, world_size=world_size)
+        self.epochs = int(number("epochs", epochs, low=1))
+
+    def class_probabilities(self, epoch: int) -> Tensor:
+        balance = min(1.0, epoch / self.epochs)
+        natural = self.counts.double() / self.num_samples
+        return natural.lerp(torch.full_like(natural, 1 / len(self.counts)), balance)
+
+
+@method(
+    "class_aware",
+    kind="sampler",
+    family="sampler",
+    paper="arXiv:1904.05160",
+    space={"samples": Int(1, 16, default=4)},
+)
+class ClassAwareSampler(LabelSampler):
+    """Class after class in random order, a few samples of each, until the largest class has been seen once.
+
+    Within a class samples come in shuffled cycles, so all are used equally often, unlike in a draw with replacement.
+
+    When to use: cRT and other second stages, as in OLTR and the decoupling paper.
+    Pitfalls: an epoch has (largest class) × K samples, many times the data set on a long tail.
+
+    Args:
+        samples: Samples of a class drawn in a row.
+    """
+
+    def __init__(
+        self,
+        labels: Sequence[int] | Tensor,
+        *,
+        samples: int = 4,
+        start_epoch: int = 0,
+        seed: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        super().__init__(labels, start_epoch=start_epoch, seed=seed, rank=rank, world_size=world_size)
+        self.samples = int(number("samples", samples, low=1))
+
+    def resampled_length(self) -> int:
+        return int(self.counts.max()) * len(self.counts)
+
+    def resample(self, epoch: int, generator: torch.Generator) -> Tensor:
+        visits, kinds = math.ceil(int(self.counts.max()) / self.samples), len(self.counts)
+        table = self.cycles(visits * self.samples, self.samples, generator).view(kinds, visits, self.samples)
+        turn = torch.rand(visits, kinds, generator=generator).argsort(1)
+        return table[turn, torch.arange(visits)[:, None]].flatten()[: self.resampled_length()]
+
+
+@method(
+    "p_by_q",
+    kind="sampler",
+    family="sampler",
+    paper="arXiv:1703.07737",
+    space={"classes": Int(2, 128, default=32), "samples": Int(2, 16, default=4)},
+)
+class PByQSampler(LabelSampler):
+    """Batches of P classes with Q samples each, so that every sample finds partners of its class.
+
+    Classes take turns, all equally often; samples of a class come in shuffled cycles and are distinct within a batch where
+    the class has enough of them. Use with batches of P · Q samples.
+
+    When to use: losses on pairs (MR², ELM, range, contrasts) when a random batch rarely holds two samples of a class.
+    Pitfalls: it balances the classes as well, which by itself changes the result; compare with a baseline sampled alike.
+
+    Args:
+        classes: P, at most the number of classes.
+        samples: Q.
+    """
+
+    def __init__(
+        self,
+        labels: Sequence[int] | Tensor,
+        *,
+        classes: int = 32,
+        samples: int = 4,
+        start_epoch: int = 0,
+        seed: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        super().__init__(labels, start_epoch=start_epoch, seed=seed, rank=rank, world_size=world_size)
+        self.classes = int(number("classes", classes, low=1))
+        self.samples = int(number("samples", samples, low=1))
+        if self.classes > len(self.counts):
+            raise InputError(f"classes must be at most {len(self.counts)}, the classes in the data, got {classes}")
+        self.block = self.classes * self.samples
+
+    def resampled_length(self) -> int:
+        return math.ceil(self.num_samples / self.block) * self.block
+
+    def resample(self, epoch: int, generator: torch.Generator) -> Tensor:
+        batches = self.resampled_length() // self.block
+        per_turn = (
+            len(self.counts) // self.classes
+        )  # batches with distinct classes that a turn through all of them fills
+        turns = math.ceil(batches / per_turn)
+        kinds = torch.rand(turns, len(self.counts), generator=generator).argsort(1)[:, : per_turn * self.classes]
+        table = self.cycles(turns * self.samples, self.samples, generator).view(-1, turns, self.samples)
+        return table[kinds, torch.arange(turns)[:, None]].flatten()[: self.resampled_length()]
