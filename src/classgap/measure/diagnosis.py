@@ -39,7 +39,7 @@ def diagnose(
     *,
     y_true: Ints | None = None,
     scores: Floats | None = None,
-    kind: ScoreKind = "logits",
+    kind: ScoreKind | None = None,
     geometry: Geometry | None = None,
     train_counts: Ints | None = None,
     level: float = 0.05,
@@ -87,16 +87,19 @@ def _evidence(
     outcome: Outcome,
     y_true: Ints | None,
     scores: Floats | None,
-    kind: ScoreKind,
+    kind: ScoreKind | None,
     geometry: Geometry | None,
     train_counts: Ints | None,
 ) -> Mapping[CauseKind, Evidence]:
     """All tests the input allows, what to look at first in front."""
     tests: dict[CauseKind, Evidence] = {}
-    if scores is not None and y_true is not None:
+    if scores is not None:
+        if y_true is None or kind is None:
+            raise _checks.InputError("scores need y_true and kind ('logits' or 'probabilities') beside them")
         from classgap.measure.mislabelled import wrong_labels
 
         scores = _checks.float_matrix("scores", scores, rows=len(y_true), columns=len(outcome.names))
+        y_true = _checks.class_indices("y_true", y_true, len(outcome.names), rows=len(scores))
         tests["mislabelled"] = wrong_labels(scores, y_true, outcome.names, kind)
     if train_counts is not None:
         tests["few_samples"] = evidence.scarcity(outcome, np.asarray(train_counts))

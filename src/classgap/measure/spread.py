@@ -24,7 +24,7 @@ class Spread:
         spread: ``(K,)`` :math:`\|s_k\| = \sqrt{\operatorname{mean}\|\phi-\mu_k\|^2}`, dividing by the sample count.
         spread_unbiased: The same dividing by the count minus one; nan for a single sample.
         squared_error: ``(K,)`` standard error of ``spread_unbiased ** 2``.
-        variance_norm: ``(K,)`` norm of the vector of per-dimension variances (divided by the count).
+        variance_norm: ``(K,)`` norm of the vector of per-dimension variances (divided by the count); depends on the axes.
         largest_norm: Largest :math:`\|\phi\|` of all samples.
         diameter: ``(K,)`` largest distance between two samples of the class (see :data:`ANCHORS`).
     """

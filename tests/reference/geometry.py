@@ -1,0 +1,98 @@
+"""Margins, calibration, geometry and bounds, written from their definitions: loops, float64, no thought for speed."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+
+
+def softmax(row):
+    weights = [math.exp(v - max(row)) for v in row]
+    return [w / sum(weights) for w in weights]
+
+
+def margins(logits, y_true):
+    """Per sample: (output margin, logit margin)."""
+    found = []
+    for row, y in zip(logits, y_true, strict=True):
+        p = softmax(row)
+        rivals = [j for j in range(len(row)) if j != y]
+        found.append((p[y] - max(p[j] for j in rivals), row[y] - max(row[j] for j in rivals)))
+    return np.array(found)
+
+
+def ece(confidence, correct, bins):
+    total = 0.0
+    for b in range(bins):
+        inside = [i for i, c in enumerate(confidence) if b / bins < c <= (b + 1) / bins or (b == 0 and c == 0)]
+        if inside:
+            gap = np.mean([correct[i] for i in inside]) - np.mean([confidence[i] for i in inside])
+            total += len(inside) / len(confidence) * abs(gap)
+    return total
+
+
+def spread(features, ddof=0):
+    mean = features.mean(axis=0)
+    return math.sqrt(sum(np.sum((f - mean) ** 2) for f in features) / (len(features) - ddof))
+
+
+def diameter(features):
+    return max(np.linalg.norm(a - b) for a in features for b in features)
+
+
+def fisher(first, second, ridge):
+    """Criterion of two classes, maximised over projections: its value at the optimal direction."""
+    covariance = np.cov(first.T) + np.cov(second.T)
+    covariance = np.atleast_2d(covariance) + ridge * np.trace(np.atleast_2d(covariance)) / first.shape[1] * np.eye(
+        first.shape[1]
+    )
+    gap = first.mean(axis=0) - second.mean(axis=0)
+    direction = np.linalg.inv(covariance) @ gap
+    return (direction @ gap) ** 2 / (direction @ covariance @ direction)
+
+
+def neural_collapse(features, y_true, weight, bias):
+    """(nc1, cdnv, nc2 norm, nc2 angle, the same of weights, nc3, nc4); all classes present."""
+    classes = sorted(set(y_true))
+    groups = [features[y_true == k] for k in classes]
+    means = np.array([g.mean(axis=0) for g in groups])
+    centred = means - means.mean(axis=0)
+    within = np.mean([np.cov(g.T, bias=True) for g in groups], axis=0)
+    between = centred.T @ centred / len(classes)
+    nc1 = np.trace(within @ np.linalg.pinv(between, rcond=1e-10, hermitian=True)) / len(classes)
+    pairs = list(itertools.permutations(range(len(classes)), 2))
+    variances = [spread(g) ** 2 for g in groups]
+    cdnv = np.mean([(variances[i] + variances[j]) / (2 * np.sum((means[i] - means[j]) ** 2)) for i, j in pairs])
+    nc3 = np.sum((weight / np.linalg.norm(weight) - centred / np.linalg.norm(centred)) ** 2)
+    nearest = [np.argmin([np.linalg.norm(f - m) for m in means]) for f in features]
+    chosen = [np.argmax(weight @ f + bias) for f in features]
+    nc4 = np.mean([a != b for a, b in zip(nearest, chosen, strict=True)])
+    return (nc1, cdnv, *_simplex(centred, pairs), *_simplex(weight, pairs), nc3, nc4)
+
+
+def _simplex(vectors, pairs):
+    norms = [np.linalg.norm(v) for v in vectors]
+    cosines = [vectors[i] @ vectors[j] / norms[i] / norms[j] for i, j in pairs]
+    return np.std(norms) / np.mean(norms), np.mean([abs(c + 1 / (len(vectors) - 1)) for c in cosines])
+
+
+def margin_cross_entropy(logits, y, gamma):
+    scaled = logits / gamma[y]
+    return -math.log(softmax(scaled)[y])
+
+
+def rademacher(vectors, p):
+    """Expected L_p norm of a random-sign sum, over all signs."""
+    norms = [np.linalg.norm(np.array(s) @ vectors, ord=p) for s in itertools.product((-1, 1), repeat=len(vectors))]
+    return np.mean(norms)
+
+
+def pull(features, alpha):
+    """ELM's mean pull term of one class."""
+    terms = []
+    for i, f in enumerate(features):
+        others = [np.sum((f - g) ** 2) - alpha for j, g in enumerate(features) if j != i]
+        terms.append(math.log(1 + sum(math.exp(v) for v in others)))
+    return np.mean(terms)
