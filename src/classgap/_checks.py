@@ -113,3 +113,60 @@ def probabilities(name: str, matrix: NDArray[np.floating[Any]], *, tolerance: fl
             f"{name} must have rows that sum to 1, but row {row} sums to {matrix[row].sum(dtype=np.float64):g}; "
             "pass logits as logits, or apply softmax first"
         )
+
+
+def fraction(name: str, value: float) -> float:
+    """``value`` if it lies strictly between 0 and 1."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1:
+        raise InputError(f"{name} must be a number between 0 and 1 (both excluded), got {value!r}")
+    return value
+
+
+def whole(name: str, value: int, *, low: int) -> int:
+    """``value`` if it is a whole number >= ``low``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+        raise InputError(f"{name} must be a whole number >= {low}, got {value!r}")
+    return value
+
+
+def as_numpy(value: Any) -> NDArray[Any]:
+    """``value`` as an array; tensors of any device are detached and copied over, also half-precision ones."""
+    import numpy as np
+
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        value = value.float() if str(value.dtype) == "torch.bfloat16" else value
+    return np.asarray(value)
+
+
+def label_vector(name: str, value: Any) -> NDArray[Any]:
+    """``value`` as a non-empty vector of labels of one sort (numbers, text or booleans), none missing."""
+    import numpy as np
+
+    labels = as_numpy(value)
+    if labels.ndim != 1:
+        hint = "; for one-hot labels pass their argmax(axis=1)" if labels.ndim == 2 else ""
+        raise InputError(f"{name} must be a vector of labels, got shape {labels.shape}{hint}")
+    if len(labels) == 0:
+        raise InputError(f"{name} is empty; there is nothing to audit")
+    if labels.dtype.kind == "O":
+        labels = _from_objects(name, labels)
+    if labels.dtype.kind not in "biufUS":
+        raise InputError(f"{name} must hold class indices, names or booleans, got {labels.dtype}")
+    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        raise InputError(f"{name} has missing labels (row {int(np.argmin(np.isfinite(labels)))}); drop or label them")
+    return labels
+
+
+def _from_objects(name: str, labels: NDArray[Any]) -> NDArray[Any]:
+    import numpy as np
+
+    for row, label in enumerate(labels):
+        if label is None or label != label:  # nan differs from itself, and so do pandas' missing values
+            raise InputError(f"{name} has missing labels (row {row}); drop or label them")
+    if all(isinstance(label, str) for label in labels):
+        return labels.astype(str)
+    if all(isinstance(label, (int, np.integer)) for label in labels):
+        return labels.astype(np.int64)
+    sorts = sorted({type(label).__name__ for label in labels})
+    raise InputError(f"{name} mixes labels of the types {', '.join(sorts)}; use names or indices throughout")

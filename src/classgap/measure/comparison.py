@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap.measure.report import AuditReport, Estimate
+from classgap.measure._views import columns_frame, html_module, json_ready, markdown_table, percent, points, records
+from classgap.measure.metrics import label
+from classgap.measure.report import HEADLINES, SCHEMA_VERSION, AuditReport, Estimate
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -62,12 +68,35 @@ class Comparison:
     def num_classes(self) -> int:
         return len(self.classes)
 
-    def __getattr__(self, name: str) -> Change:
-        """``comparison.hard`` is ``comparison.metrics["hard"]``, and so on."""
-        metrics: dict[str, Any] = self.__dict__.get("metrics", {})
-        if name in metrics:
-            return metrics[name]
-        raise AttributeError(f"Comparison has no attribute {name!r}; metrics are {', '.join(metrics)}")
+    @property
+    def overall(self) -> Change:
+        """Share of samples that are right."""
+        return self.metrics["overall"]
+
+    @property
+    def easy(self) -> Change:
+        """Mean accuracy of the best third, each run ranking its own classes."""
+        return self.metrics["easy"]
+
+    @property
+    def medium(self) -> Change:
+        """Mean accuracy of the middle third, each run ranking its own classes."""
+        return self.metrics["medium"]
+
+    @property
+    def hard(self) -> Change:
+        """Mean accuracy of the worst third, each run ranking its own classes."""
+        return self.metrics["hard"]
+
+    @property
+    def worst(self) -> Change:
+        """Lowest class accuracy."""
+        return self.metrics["worst"]
+
+    @property
+    def gap(self) -> Change:
+        """Highest minus lowest class accuracy."""
+        return self.metrics["gap"]
 
     @property
     def gainers(self) -> NDArray[np.void]:
@@ -80,3 +109,84 @@ class Comparison:
         """Records of the classes that lost beyond noise, largest loss first."""
         rows = self.per_class[self.per_class["significant"] & (self.per_class["delta"] < 0)]
         return rows[np.argsort(rows["delta"], kind="stable")]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The comparison as plain data, ready for JSON (nan is None). ``docs/audit.md`` describes every key."""
+        from classgap import __version__
+
+        tree: dict[str, Any] = json_ready(
+            {
+                **{name: asdict(self.metrics[name]) for name in HEADLINES},
+                "schema_version": SCHEMA_VERSION,
+                "classgap_version": __version__,
+                "num_samples": self.num_samples,
+                "num_classes": self.num_classes,
+                "num_before": len(self.before),
+                "num_after": len(self.after),
+                "confidence": self.confidence,
+                "seed": self.seed,
+                "verdict": asdict(self.verdict),
+                "method": self.method,
+                "metrics": {name: asdict(change) for name, change in self.metrics.items()},
+                "groups": {
+                    ranking: {group: asdict(change) for group, change in changes.items()}
+                    for ranking, changes in self.groups.items()
+                },
+                "per_class": records(self.per_class),
+                "notes": list(self.notes),
+            }
+        )
+        return tree
+
+    def to_markdown(self, *, classes: int = 10) -> str:
+        """The comparison as a pull-request comment: verdict, headline changes, who gained, who paid, notes."""
+        rows = [(label(name), *_cells(self.metrics[name])) for name in HEADLINES]
+        crossed = [(name, *_cells(change)) for name, change in self.groups["cross"].items()]
+        head = ("before", "after", "change (points)", f"{self.confidence:.0%} interval")
+        parts = [
+            f"## {self.verdict.title}",
+            self.verdict.sentence,
+            markdown_table(("", *head), rows),
+            "**Thirds ranked and scored on different samples** (cross-fitted; the verdict rests on these)",
+            markdown_table(("", *head), crossed),
+            *self._markdown_classes("Who gained", self.gainers, classes),
+            *self._markdown_classes("Who paid", self.payers, classes),
+        ]
+        notes = "\n".join(f"- {note}" for note in (*self.notes, f"method: {self.method}"))
+        runs = f"{self.num_samples:,} samples, {self.num_classes} classes"
+        parts.append(f"<details><summary>Notes ({runs})</summary>\n\n{notes}\n\n</details>")
+        return "\n\n".join(parts) + "\n"
+
+    def _markdown_classes(self, title: str, changed: NDArray[np.void], count: int) -> list[str]:
+        if len(changed) == 0:
+            return [f"**{title}**: no class beyond chance."]
+        rows = [
+            (
+                str(r["name"]),
+                str(r["support"]),
+                percent(r["before"]),
+                percent(r["after"]),
+                points(r["delta"]),
+                f"{points(r['low'])} … {points(r['high'])}",
+                f"{r['q_value']:.2g}",
+            )
+            for r in changed[:count]
+        ]
+        more = f" (largest {count} of {len(changed)})" if len(changed) > count else ""
+        head = ("class", "samples", "before", "after", "change", f"{self.confidence:.0%} interval", "q")
+        return [f"**{title}**{more}", markdown_table(head, rows)]
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The classes as a data frame, one row each, indexed by name."""
+        return columns_frame(self.per_class)
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write the comparison as one self-contained HTML page and return where."""
+        html_module().render_comparison(self, path)
+        return Path(path)
+
+
+def _cells(change: Change) -> tuple[str, str, str, str]:
+    delta = change.delta
+    interval = f"{points(delta.low)} … {points(delta.high)}"
+    return percent(change.before.value), percent(change.after.value), points(delta.value), interval

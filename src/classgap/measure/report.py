@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-import classgap
+from classgap.measure._views import columns_frame, escape, html_module, json_ready, markdown_table, percent, records
 from classgap.measure.confusion import Confusion
-from classgap.measure.metrics import METRICS
+from classgap.measure.groups import RANKINGS
+from classgap.measure.metrics import label
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 HEADLINES = ("overall", "balanced", "easy", "medium", "hard", "worst", "worst_decile", "gap")
+_PAIRS_LISTED = 100
 
 
 @dataclass(frozen=True)
@@ -146,3 +145,104 @@ class AuditReport:
     def gap(self) -> Estimate:
         """Highest minus lowest class accuracy, as observed; ``metrics["gap_corrected"]`` removes sampling noise."""
         return self.metrics["gap"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain data, ready for JSON (nan is None). ``docs/audit.md`` describes every key."""
+        from classgap import __version__
+
+        headlines = {name: asdict(self.metrics[name]) for name in HEADLINES}
+        sections = {
+            name: section.summary() if (section := getattr(self, name)) is not None else None
+            for name in ("margins", "calibration", "geometry", "bounds")
+        }
+        tree: dict[str, Any] = json_ready(
+            {
+                **headlines,
+                "schema_version": SCHEMA_VERSION,
+                "classgap_version": __version__,
+                "num_samples": self.num_samples,
+                "num_classes": self.num_classes,
+                "confidence": self.confidence,
+                "seed": self.seed,
+                "verdict": self.verdict,
+                "homogeneity": asdict(self.homogeneity),
+                "metrics": {name: asdict(estimate) for name, estimate in self.metrics.items()},
+                "groups": {
+                    ranking: {group: asdict(estimate) for group, estimate in groups.items()}
+                    for ranking, groups in self.groups.items()
+                },
+                "per_class": records(self.per_class),
+                "confused_pairs": [
+                    asdict(pair) | {"true": self.classes[pair.true], "predicted": self.classes[pair.predicted]}
+                    for pair in self.confusion.worst_pairs(_PAIRS_LISTED)
+                ],
+                "diagnoses": [asdict(diagnosis) for diagnosis in self.diagnoses],
+                **sections,
+                "notes": list(self.notes),
+            }
+        )
+        return tree
+
+    def to_markdown(self, *, classes: int = 10) -> str:
+        """The report for a pull request or a terminal: verdict, headline numbers, hardest classes, confusions, notes."""
+        level = f"{self.confidence:.0%}"
+        headline = [
+            (label(name), percent(estimate.value), f"{percent(estimate.low)} – {percent(estimate.high)}")
+            for name, estimate in self.metrics.items()
+            if name in HEADLINES or name in ("worst_corrected", "gap_corrected")
+        ]
+        parts = [
+            f"## Class audit: {self.num_classes} classes, {self.num_samples:,} samples",
+            f"**{self.verdict}**",
+            markdown_table(("", "accuracy", f"{level} interval"), headline),
+            *self._markdown_rankings(),
+            f"### Hardest {min(classes, self.num_classes)} classes",
+            self._markdown_hardest(classes),
+        ]
+        pairs = self.confusion.worst_pairs(classes)
+        if pairs:
+            rows = [(self.classes[p.true], self.classes[p.predicted], str(p.count), percent(p.share)) for p in pairs]
+            parts += [
+                "### Most frequent confusions",
+                markdown_table(("true", "called", "samples", "of the class"), rows),
+            ]
+        if self.diagnoses:
+            parts += [
+                "### Why",
+                "\n".join(
+                    f"- **{escape(diagnosis.name)}**: {diagnosis.sentence}" for diagnosis in self.diagnoses[:classes]
+                ),
+            ]
+        if self.notes:
+            parts += ["### Notes", "\n".join(f"- {note}" for note in self.notes)]
+        return "\n\n".join(parts) + "\n"
+
+    def _markdown_rankings(self) -> list[str]:
+        rows = [
+            (ranking, *(percent(groups[group].value) for group in groups), RANKINGS[ranking])
+            for ranking, groups in self.groups.items()
+            if "easy" in groups
+        ]
+        parts = ["### Thirds by ranking", markdown_table(("ranking", "easy", "medium", "hard", "meaning"), rows)]
+        if "frequency" in self.groups:
+            row = [tuple(str(estimate) for estimate in self.groups["frequency"].values())]
+            parts += ["### By training samples", markdown_table(tuple(self.groups["frequency"]), row)]
+        return parts
+
+    def _markdown_hardest(self, count: int) -> str:
+        present = self.per_class[self.per_class["support"] > 0]
+        hardest = present[np.argsort(present["accuracy"], kind="stable")[:count]]
+        rows = [
+            (str(r["name"]), str(r["support"]), percent(r["accuracy"]), f"{percent(r['low'])} – {percent(r['high'])}")
+            for r in hardest
+        ]
+        return markdown_table(("class", "samples", "accuracy", f"{self.confidence:.0%} interval"), rows)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The classes as a data frame, one row each, indexed by name."""
+        return columns_frame(self.per_class)
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write the report as one self-contained HTML page and return where."""
+        html_module().render_audit(self, path)
+        return Path(path)

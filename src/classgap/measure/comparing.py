@@ -1,0 +1,318 @@
+"""From audits before and after a change to a :class:`Comparison`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from classgap import _checks
+from classgap._checks import InputError
+from classgap.measure import groups
+from classgap.measure._views import points, structured
+from classgap.measure.classwise import Ints, divide
+from classgap.measure.comparison import Change, Comparison, Verdict
+from classgap.measure.groups import THIRDS, Remainder
+from classgap.measure.paired import (
+    Cells,
+    Pooled,
+    benjamini_hochberg,
+    class_changes,
+    group_changes,
+    metric_changes,
+)
+from classgap.measure.report import AuditReport, Estimate
+
+Reports = AuditReport | Sequence[AuditReport]
+
+
+def compare(
+    before: Reports,
+    after: Reports,
+    *,
+    confidence: float | None = None,
+    seed: int = 0,
+    reference: ArrayLike | None = None,
+    n_boot: int = 1000,
+    remainder: Remainder = "first",
+) -> Comparison:
+    """Did it get better, for whom, and at whose cost.
+
+    Args:
+        before, after: One audit each, or one per training seed; all of the same samples in the same order.
+        confidence: Of all intervals; that of the first report unless given. False discoveries are held to the rest.
+        seed: Of everything simulated.
+        reference: One number a class whose order defines the thirds of ``groups["reference"]``, from other data; without
+            it the accuracies *before* rank the classes.
+        n_boot: Bootstrap replicates.
+    Example:
+        >>> from classgap import audit
+        >>> y = [0, 0, 0, 1, 1, 1] * 20
+        >>> c = compare(audit(y, [0, 0, 0, 1, 0, 0] * 20), audit(y, [0, 0, 0, 1, 1, 0] * 20))
+        >>> c.verdict.kind, round(c.per_class["delta"][1], 2)
+        ('closed', 0.33)
+    """
+    sides = _reports("before", before), _reports("after", after)
+    classes = _common_classes(sides[0] + sides[1])
+    y_true, predictions = _same_samples(sides[0] + sides[1], classes)
+    split = len(sides[0])
+    cells = Cells.from_samples(y_true, predictions[:split], predictions[split:], len(classes))
+    return _assemble(sides, classes, cells, confidence, seed, reference, n_boot, remainder)
+
+
+def compare_counts(
+    before: AuditReport,
+    after: AuditReport,
+    tables: ArrayLike,
+    *,
+    confidence: float | None = None,
+    seed: int = 0,
+    reference: ArrayLike | None = None,
+    n_boot: int = 1000,
+    remainder: Remainder = "first",
+) -> Comparison:
+    """The same without the samples, from one 2×2 table a class.
+
+    Args:
+        tables: ``(K, 2, 2)`` counts: ``tables[k, b, a]`` samples of class k that *before* had right (b = 1) or wrong
+            (b = 0) and *after* right (a = 1) or wrong (a = 0).
+    """
+    counts = np.asarray(tables)
+    if before.classes != after.classes:
+        raise InputError("before and after must have the same classes in the same order")
+    if counts.shape != (before.num_classes, 2, 2) or counts.dtype.kind not in "iu" or counts.min() < 0:
+        raise InputError(f"tables must be ({before.num_classes}, 2, 2) counts, got {counts.shape} of {counts.dtype}")
+    for name, report, right in (("before", before, counts[:, 1].sum(1)), ("after", after, counts[:, :, 1].sum(1))):
+        total = counts.sum((1, 2))
+        if (total != report.confusion.support).any() or (right != report.confusion.correct).any():
+            raise InputError(f"tables do not add up to the counts of {name}; are they of the same samples?")
+    cells = Cells.from_tables(counts.astype(np.int64))
+    return _assemble(((before,), (after,)), before.classes, cells, confidence, seed, reference, n_boot, remainder)
+
+
+def _reports(name: str, given: Reports) -> tuple[AuditReport, ...]:
+    reports = (given,) if isinstance(given, AuditReport) else tuple(given)
+    if not reports or not all(isinstance(report, AuditReport) for report in reports):
+        raise InputError(f"{name} must be a report of classgap.audit, or a sequence of them (one per seed)")
+    for report in reports:
+        if report.samples is None:
+            raise InputError(
+                f"{name} was audited from counts, which cannot be paired; audit the samples, or use compare_counts"
+            )
+    return reports
+
+
+def _common_classes(reports: Sequence[AuditReport]) -> tuple[str, ...]:
+    """All class names; a class one model never predicts may be unknown to its report."""
+    return tuple(dict.fromkeys(name for report in reports for name in report.classes))
+
+
+def _same_samples(reports: Sequence[AuditReport], classes: tuple[str, ...]) -> tuple[Ints, list[Ints]]:
+    place = {name: k for k, name in enumerate(classes)}
+    y_true: Ints | None = None
+    predictions = []
+    for report in reports:
+        samples = report.samples
+        assert samples is not None  # checked by _reports
+        code = np.array([place[name] for name in report.classes])
+        truth = code[samples.y_true]
+        if y_true is None:
+            y_true = truth
+        elif len(truth) != len(y_true):
+            raise InputError(
+                f"before and after must be of the same samples, got {len(y_true)} and {len(truth)} of them"
+            )
+        elif (truth != y_true).any():
+            rows = np.flatnonzero(truth != y_true)
+            raise InputError(
+                "before and after must be of the same samples in the same order, but y_true differs in "
+                f"{len(rows)} of {len(truth)} rows (first: row {rows[0]}); sort both by a sample id"
+            )
+        predictions.append(code[samples.y_pred])
+    assert y_true is not None
+    return y_true, predictions
+
+
+def _assemble(
+    sides: tuple[tuple[AuditReport, ...], tuple[AuditReport, ...]],
+    classes: tuple[str, ...],
+    cells: Cells,
+    confidence: float | None,
+    seed: int,
+    reference: ArrayLike | None,
+    n_boot: int,
+    remainder: Remainder,
+) -> Comparison:
+    confidence = sides[0][0].confidence if confidence is None else _checks.fraction("confidence", confidence)
+    rng = np.random.default_rng(_checks.whole("seed", seed, low=0))
+    metrics = _metrics(sides, cells, confidence, _checks.whole("n_boot", n_boot, low=100), rng, remainder)
+    ranking = divide(cells.class_sum(cells.before), cells.support)
+    own_groups = groups.thirds(ranking, remainder)
+    fixed = own_groups
+    if reference is not None:
+        fixed = groups.thirds(_checks.float_vector("reference", reference, length=len(classes)), remainder)
+    weight = groups.membership(fixed, cells.support > 0)
+    fit = groups.cross_fit(
+        cells.class_of, cells.count, cells.before, cells.right, len(classes), rng=rng, remainder=remainder
+    )
+    crossed = dict(zip(THIRDS, group_changes(cells, fit.squared, fit.means), strict=True))
+    hard_minus_easy = group_changes(cells, fit.squared[2:] + fit.squared[:1], fit.means[2:] - fit.means[:1])[0]["delta"]
+    by_seed = np.where(weight.any(axis=1, keepdims=True), weight @ np.nan_to_num(cells.accuracy), np.nan)
+    referred = dict(zip(THIRDS, group_changes(cells, weight**2, by_seed), strict=True))
+    per_class = _per_class(classes, cells, own_groups, confidence)
+    share = cells.support / cells.support.sum()
+    overall = group_changes(cells, share[None] ** 2, share[None] @ np.nan_to_num(cells.accuracy))[0]["delta"]
+    return Comparison(
+        classes=classes,
+        num_samples=int(cells.support.sum()),
+        confidence=confidence,
+        seed=seed,
+        before=sides[0],
+        after=sides[1],
+        metrics=metrics,
+        groups={
+            "own": {name: metrics[name] for name in THIRDS},
+            "reference": {name: _change(views, confidence) for name, views in referred.items()},
+            "cross": {name: _change(views, confidence) for name, views in crossed.items()},
+        },
+        per_class=per_class,
+        verdict=_verdict(
+            overall,
+            {name: views["delta"] for name, views in crossed.items()},
+            hard_minus_easy,
+            per_class,
+            confidence,
+        ),
+        method=_method(cells),
+        notes=tuple(_notes(cells, reference is not None)),
+    )
+
+
+def _metrics(
+    sides: tuple[tuple[AuditReport, ...], tuple[AuditReport, ...]],
+    cells: Cells,
+    confidence: float,
+    n_boot: int,
+    rng: np.random.Generator,
+    remainder: Remainder,
+) -> dict[str, Change]:
+    """Changes of all metrics; with one run a side, before and after are the reports' own estimates."""
+    changes = {}
+    for name, views in metric_changes(cells, n_boot=n_boot, rng=rng, remainder=remainder).items():
+        change = _change(views, confidence)
+        if cells.paired_once and confidence == sides[0][0].confidence == sides[1][0].confidence:
+            change = Change(sides[0][0].metrics[name], sides[1][0].metrics[name], change.delta)
+        changes[name] = change
+    return changes
+
+
+def _change(views: Mapping[str, Pooled], confidence: float) -> Change:
+    before, after = (views[view].at(confidence, low=0.0) for view in ("before", "after"))
+    return Change(before, after, views["delta"].at(confidence))
+
+
+def _per_class(classes: tuple[str, ...], cells: Cells, group: Ints, confidence: float) -> Any:
+    changes = class_changes(cells, confidence)
+    q_value = benjamini_hochberg(changes.p_value)
+    return structured(
+        {
+            "name": np.array(classes),
+            "support": cells.support,
+            "before": divide(cells.class_sum(cells.before), cells.support),
+            "after": divide(cells.class_sum(cells.after), cells.support),
+            "delta": changes.delta,
+            "low": changes.low,
+            "high": changes.high,
+            "gained": changes.gained,
+            "lost": changes.lost,
+            "p_value": changes.p_value,
+            "q_value": q_value,
+            "significant": q_value <= 1 - confidence,
+            "group": np.array([*THIRDS, ""])[group],
+        }
+    )
+
+
+TITLES = {
+    "closed": "Closed the gap without cost",
+    "better": "Better everywhere",
+    "better_hard": "Better on the hard classes without cost",
+    "traded": "Traded easy for hard",
+    "not_hard": "Better, but not on the hard classes",
+    "widened": "Traded hard for easy",
+    "worse": "Worse",
+    "noise": "Within noise",
+}
+
+
+def _verdict(
+    overall: Pooled, thirds: Mapping[str, Pooled], narrowing: Pooled, per_class: Any, confidence: float
+) -> Verdict:
+    """One of :data:`TITLES`, from the cross-fitted thirds and the overall accuracy.
+
+    The intervals behind it are widened (Bonferroni over these four), so that two runs of the same model are
+    "within noise" with the stated confidence. "Without cost" means that no loss could be seen, and the sentence shows how
+    large a loss the data would still allow.
+    """
+    strict = 1 - (1 - confidence) / 4
+    judged = {"overall": overall, **thirds}
+    up = {name for name, pooled in judged.items() if pooled.at(strict).low > 0}
+    down = {name for name, pooled in judged.items() if pooled.at(strict).high < 0}
+    if "hard" in up:
+        closed = narrowing.at(confidence).low > 0
+        kind = "traded" if down else "closed" if closed else "better" if "easy" in up else "better_hard"
+    elif "hard" in down and up:
+        kind = "widened"
+    elif up and not down:
+        kind = "not_hard"
+    else:
+        kind = "worse" if down else "noise"
+    shown = {name: pooled.at(confidence) for name, pooled in judged.items()}
+    return Verdict(kind, TITLES[kind], f"{TITLES[kind]}: {_evidence(shown)}; {_tally(per_class, confidence)}.")
+
+
+def _evidence(shown: Mapping[str, Estimate]) -> str:
+    parts = [
+        f"{name} {points(shown[name].value)} points [{points(shown[name].low)}, {points(shown[name].high)}]"
+        for name in ("hard", "easy", "overall")
+        if not np.isnan(shown[name].value)
+    ]
+    return ", ".join(parts)
+
+
+def _tally(per_class: Any, confidence: float) -> str:
+    gained = int((per_class["significant"] & (per_class["delta"] > 0)).sum())
+    lost = int((per_class["significant"] & (per_class["delta"] < 0)).sum())
+    if gained + lost == 0:
+        return "no single class changed beyond chance"
+    return f"beyond chance, {gained} class{'' if gained == 1 else 'es'} gained and {lost} lost"
+
+
+def _method(cells: Cells) -> str:
+    if cells.paired_once:
+        return "exact McNemar test with mid-p per class, Benjamini-Hochberg over classes; paired bootstrap for metrics"
+    return (
+        f"{cells.num_before} runs before, {cells.num_after} after: variance of sampling plus variance between seeds "
+        "(Student's t), Benjamini-Hochberg over classes"
+    )
+
+
+def _notes(cells: Cells, given_reference: bool) -> list[str]:
+    notes = []
+    if cells.paired_once:
+        notes.append(
+            "one run a side: the intervals cover the choice of test samples, not how training varies from seed to seed; "
+            "pass several runs to include it"
+        )
+    elif min(cells.num_before, cells.num_after) == 1:
+        notes.append("one side has a single run; its seed variance is taken from the other side")
+    if not given_reference:
+        notes.append(
+            "the reference ranking is that of *before* on these same samples: its hard third gains and its easy third "
+            "loses even from a mere re-run (regression to the mean); the verdict uses the cross-fitted thirds"
+        )
+    if (absent := int((cells.support == 0).sum())) > 0:
+        notes.append(f"{absent} class{'es have' if absent > 1 else ' has'} no samples and cannot be compared")
+    return notes
