@@ -319,7 +319,7 @@ class LDAMLoss(CosineLoss):
     @property
     def needs(self) -> frozenset[str]:
         """Without the cosine head in the ``"delta"`` form."""
-        return super().needs - ({"cosine_head"} if self.form == "delta" else set())
+        return self.method.needs - {"cosine_head"} if self.form == "delta" else self.method.needs
 
     def target_cosine(self, cosine: Tensor, target: Tensor) -> Tensor:
         return cosine - self.margins.to(cosine.dtype)[target]

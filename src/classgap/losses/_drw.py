@@ -78,8 +78,7 @@ class DRWLoss(ClassWeightedLoss):
     @property
     def needs(self) -> frozenset[str]:
         """Its own and the base's."""
-        base = self._modules.get("base")
-        return super().needs | (base.needs if isinstance(base, ClassLoss) else frozenset())
+        return self.method.needs | self.base.needs if hasattr(self, "base") else self.method.needs
 
     def class_weights(self, epoch: int | None) -> Tensor | None:
         return self.balanced_weights if epoch is not None and epoch >= self.start_at else None

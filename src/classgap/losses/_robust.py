@@ -239,10 +239,13 @@ class FairDROLoss(ClassRobustLoss):
         moved = torch.where(self.seen, torch.lerp(means, self.class_loss, self.decay), means)
         self.class_loss.copy_(torch.where(present, moved, self.class_loss))
         self.seen.logical_or_(present)
+        self.q.copy_(self._worst_weights())
+
+    def _worst_weights(self) -> Tensor:
         # A class not seen yet is taken as average: it neither gains nor loses weight.
         average = (self.class_loss * self.seen).sum() / self.seen.sum().clamp_min(1)
         losses = torch.where(self.seen, self.class_loss, average)
-        self.q.copy_(chi_square_weights(losses, self.rho, project=self.project))
+        return chi_square_weights(losses, self.rho, project=self.project)
 
     @torch.no_grad()
     def start_epoch(self, epoch: int, training_pass: TrainingPass) -> None:
@@ -257,6 +260,6 @@ class FairDROLoss(ClassRobustLoss):
             batch = _class_sums(*_losses_by_label(logits.float(), target), self.num_classes)
             sums, counts = sums + batch[0], counts + batch[1]
         sums, counts = all_reduce_sum(sums, counts)
-        self.class_loss.copy_(sums / counts.clamp_min(1))
-        worst = chi_square_weights(self.class_loss, self.rho, project=self.project)
-        self.q.lerp_(worst, max(0.0, 1 - (epoch - 1) / self.epochs))
+        self.seen.copy_(counts > 0)
+        self.class_loss.copy_(sums / torch.where(self.seen, counts, 1))
+        self.q.lerp_(self._worst_weights(), max(0.0, 1 - (epoch - 1) / self.epochs))
