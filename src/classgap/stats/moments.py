@@ -89,10 +89,12 @@ class ClassMoments(nn.Module):
         features = features.detach().to(self.sums.dtype)
         state = [self.sums, self.pooled] if self.mean is None else [self.sums, self.pooled, self.mean, self.drift]
         if torch.compiler.is_compiling():
-            torch.ops.classgap.update_moments(state, features, target, self.p, self.decay)
+            torch.ops.classgap.update_moments(state, features, target, self.p, self.decay, self.spread)
             return
         self._check_width(features.shape[1])
-        update_moments(state, features, target, self.p, self.decay, pairs)
+        if self.mean is not None:
+            pairs = None  # the means are wanted, not only the scatter
+        update_moments(state, features, target, self.p, self.decay, self.spread, pairs)
 
     @property
     def second(self) -> Tensor:
@@ -104,7 +106,7 @@ class ClassMoments(nn.Module):
         r""":math:`(K,)` estimates of :math:`\|s_k\|^2`; nan where a class has no estimate yet."""
         count, scatter, freedom = self.sums[:, 1:].unbind(1)
         if self.spread == "batch":
-            return scatter / count
+            return scatter / freedom
         if self.spread == "moments":
             # Decayed weights w with Σw = count and Σw² = drift[1]: 1 − Σw²/(Σw)² corrects a weighted variance.
             correction = 1 - self.drift[:, 1] / count.square()
@@ -138,7 +140,13 @@ class ClassMoments(nn.Module):
 
 
 def update_moments(
-    state: list[Tensor], features: Tensor, target: Tensor, p: float, decay: float, pairs: ClassPairs | None = None
+    state: list[Tensor],
+    features: Tensor,
+    target: Tensor,
+    p: float,
+    decay: float,
+    spread: str,
+    pairs: ClassPairs | None = None,
 ) -> None:
     """Write one batch into the buffers of :class:`ClassMoments`; only rows of touched classes are visited."""
     sums, pooled, *means = state
@@ -147,52 +155,47 @@ def update_moments(
         features, target, norms, pairs = gather_rows(features), gather_rows(target), gather_rows(norms), None
     runs = class_runs(target) if pairs is None else pairs.runs
     share = runs.size.to(norms.dtype).reciprocal_()
-    freedom = 1 - share  # of each sample; b − 1 in a class of b
-    if means:
-        _update_means(sums, means[0], means[1], features[runs.order], runs.labels, runs.start, share, decay)
+    if pairs is None:
+        rows = features[runs.order]
+        mean = rows.new_zeros(rows.shape).index_add_(0, runs.start, rows * share[:, None])[runs.start]
+        if means:
+            _update_means(sums, means[0], means[1], mean, runs.labels, share, decay)
+        scatter, member = rows.sub_(mean).square_().sum(1), runs.position
+    else:  # Σ‖φ − m‖² = Σ of squared distances over pairs / b
+        member = pairs.second_sorted
+        scatter = pairs.squared_distance * share.index_select(0, member)
+    if spread == "batch":  # every appearance counts once, whatever its number of samples
+        freedom, scatter = share, scatter * share.index_select(0, member)
+    else:
+        freedom = 1 - share  # of each sample: b − 1 in a class of b
     # Every row of a class writes the same decayed value.
     sums.index_copy_(0, runs.labels, sums.index_select(0, runs.labels).mul_(decay))
     norms = norms.index_select(0, runs.order)
-    counted = torch.stack((norms, torch.ones_like(share), torch.zeros_like(share), freedom), 1)
-    sums.index_add_(0, runs.labels, counted)
-    if pairs is None:
-        rows = features[runs.order]
-        mean = rows.new_zeros(rows.shape).index_add_(0, runs.start, rows.mul(share[:, None]))
-        scatter, classes = rows.sub_(mean[runs.start]).square_().sum(1), runs.labels
-    else:  # Σ‖φ − m‖² = Σ of squared distances over pairs / b
-        scatter = pairs.squared_distance * share.index_select(0, pairs.second_sorted)
-        classes = runs.labels.index_select(0, pairs.second_sorted)
-    sums[:, _SCATTER].index_add_(0, classes, scatter)
+    sums.index_add_(0, runs.labels, torch.stack((norms, torch.ones_like(share), torch.zeros_like(share), freedom), 1))
+    sums[:, _SCATTER].index_add_(0, runs.labels.index_select(0, member), scatter)
     pooled.mul_(decay).add_(torch.stack((scatter.sum(), freedom.sum())))
 
 
 def _update_means(
-    sums: Tensor,
-    mean: Tensor,
-    drift: Tensor,
-    rows: Tensor,
-    labels: Tensor,
-    start: Tensor,
-    share: Tensor,
-    decay: float,
+    sums: Tensor, mean: Tensor, drift: Tensor, batch: Tensor, labels: Tensor, share: Tensor, decay: float
 ) -> None:
     """Welford's update with forgetting: the scatter between old and batch mean, so that centred sums never cancel."""
-    batch = rows.new_zeros(rows.shape).index_add_(0, start, rows * share[:, None])[start]
-    old = sums[labels, _COUNT] * decay
-    counts = share.reciprocal()
+    old, counts = sums[labels, _COUNT] * decay, share.reciprocal()
     shift = batch - mean[labels]
     between = old * counts / (old + counts) * shift.square().sum(1)
-    before = drift[labels] * torch.tensor([decay, decay**2], device=drift.device)
+    before = drift[labels] * drift.new_tensor([decay, decay**2])
     mean[labels] = mean[labels] + (counts / (old + counts))[:, None] * shift
     drift[labels] = before + torch.stack((between, counts), 1)
 
 
 # torch.compile cannot look inside (the number of pairs in a batch depends on the data), so it sees one opaque step.
 @torch.library.custom_op("classgap::update_moments", mutates_args=("state",))
-def _update_moments_op(state: list[Tensor], features: Tensor, target: Tensor, p: float, decay: float) -> None:
-    update_moments(state, features, target, p, decay)
+def _update_moments_op(
+    state: list[Tensor], features: Tensor, target: Tensor, p: float, decay: float, spread: str
+) -> None:
+    update_moments(state, features, target, p, decay, spread)
 
 
 @_update_moments_op.register_fake
-def _(state: list[Tensor], features: Tensor, target: Tensor, p: float, decay: float) -> None:
+def _(state: list[Tensor], features: Tensor, target: Tensor, p: float, decay: float, spread: str) -> None:
     return None

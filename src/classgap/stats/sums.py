@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from classgap.stats.collectives import all_reduce_with_gradient
