@@ -129,6 +129,15 @@ def test_auto_bounds_the_work(monkeypatch):
     assert any("pooled" in note for note in found.notes)
 
 
+def test_very_wide_features_have_no_fisher_criterion(monkeypatch):
+    x, y, *_ = clusters()
+    monkeypatch.setattr(fisher, "MAX_WIDTH", 5)
+    found = geometry.describe(x, y, 4)
+    assert np.isnan(found.fisher.separability).all()
+    assert any("left out" in note for note in found.notes)
+    assert np.isfinite(found.collapse.nc1)
+
+
 @pytest.mark.parametrize("k", [2, 3, 7])
 def test_simplex_features_are_fully_collapsed(k):
     vertices = simplex(k, k + 2) @ rotation(k + 2)

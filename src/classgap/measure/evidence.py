@@ -144,8 +144,9 @@ def _word_confusion(outcome: Outcome, k: int, partners: list[int], p_value: floa
         + f"; the other way round it is {back} of {errors[rival]} errors of '{names[rival]}'."
     )
     share = outcome.support[k] / (outcome.support[k] + outcome.support[rival])
-    one_way = binom.sf(there - 1, there + back, share) < 0.05
-    if one_way:
+    # One way: at twice the rate of the other direction, and not by chance.
+    expected = share * back / max(1 - share, 1e-12)
+    if there >= 2 * expected and binom.sf(there - 1, there + back, share) < 0.05:
         remedy = f"The boundary to '{names[rival]}' is misplaced: `classgap fix` moves it with per-class offsets, no retraining."
     else:
         remedy = (
@@ -153,7 +154,7 @@ def _word_confusion(outcome: Outcome, k: int, partners: list[int], p_value: floa
             "tell them apart (`MR2Loss`, sharper inputs, more samples of the pair), or merge the two if the difference "
             "does not matter."
         )
-    return Cause("confused", there / errors[k], p_value, sentence, remedy, classes=tuple(partners))
+    return Cause("confused", float(there / errors[k]), p_value, sentence, remedy, classes=tuple(partners))
 
 
 def under_prediction(outcome: Outcome) -> Evidence:

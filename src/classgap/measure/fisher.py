@@ -25,6 +25,8 @@ Covariance = Literal["auto", "pairwise", "pooled"]
 # operations (seconds); 1000 classes in 2048 dimensions would need 34 GB and 1e15.
 MAX_ENTRIES = 1 << 25
 MAX_OPERATIONS = 1e11
+# Above this width even one d × d matrix and its factor are too large: the criterion is left out (nan).
+MAX_WIDTH = 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +38,7 @@ class Fisher:
             and for absent classes.
         distance: ``(K, K)`` the squared Mahalanobis distance :math:`2J_{ij}` freed from what estimating means and
             covariances from few samples adds to it; may be negative, and is nan where samples do not outnumber dimensions.
-        covariance: ``"pairwise"`` or ``"pooled"``, what was used.
+        covariance: What was used: ``"pairwise"``, ``"pooled"``, or ``"none"`` above :data:`MAX_WIDTH` dimensions.
     """
 
     criterion: Float64s
@@ -86,6 +88,9 @@ def fisher_separability(
     features = _checks.float_matrix("features", features)
     y_true = _checks.class_indices("y_true", y_true, num_classes, rows=len(features))
     support = np.bincount(y_true, minlength=num_classes)
+    if features.shape[1] > MAX_WIDTH:
+        unknown = np.full((num_classes, num_classes), np.nan)
+        return Fisher(unknown, unknown, "none")
     rows = rows_of_classes(y_true, num_classes)
     means = np.zeros((num_classes, features.shape[1]))
     for k, _, values in class_blocks(features, rows):

@@ -10,7 +10,7 @@ from classgap import _checks
 from classgap.measure.angles import Angles, HeadGeometry, angles_between, describe_head
 from classgap.measure.classwise import Float64s, Floats, Ints, divide, rows_of_classes
 from classgap.measure.collapse import Collapse, neural_collapse
-from classgap.measure.fisher import Fisher, fisher_separability
+from classgap.measure.fisher import MAX_WIDTH, Fisher, fisher_separability
 from classgap.measure.spread import ANCHORS, Spread, measure_spread
 
 
@@ -138,6 +138,10 @@ def _notes(fisher: Fisher, support: Ints) -> tuple[str, ...]:
     notes = []
     if fisher.covariance == "pooled":
         notes.append("Fisher separability uses one covariance pooled over classes.")
+    if fisher.covariance == "none":
+        notes.append(
+            f"Fisher separability is left out above {MAX_WIDTH} feature dimensions; project the features first."
+        )
     if support.max() > ANCHORS:
         notes.append(
             f"Largest distances in classes above {ANCHORS} samples start at the {ANCHORS} farthest from the mean."
