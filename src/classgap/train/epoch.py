@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from classgap.measure.groups import THIRDS, thirds
-from classgap.stats import all_reduce_sum, class_scatter, class_sums
+from classgap.stats import ClassMoments, all_reduce_sum, class_sums
 from classgap.train.checkpoint import replace_file
 
 
@@ -26,49 +26,42 @@ class EpochMeter:
 
     def __init__(self, num_classes: int, device: torch.device) -> None:
         self.num_classes = num_classes
-        zeros = torch.zeros(num_classes, dtype=torch.float64, device=device)
-        self.sums: dict[str, Tensor] = {name: zeros.clone() for name in ("correct", "seen", "scatter", "freedom")}
+        self.moments = ClassMoments(num_classes, decay=1.0, spread="ratio").to(device)
+        self.hits, self.seen = torch.zeros(2, num_classes, device=device)
         self.losses: dict[str, Tensor] = {}
 
-    def add_batch(self, logits: Tensor, features: Tensor, target: Tensor) -> None:
-        """Count hits and deviations of a batch."""
-        correct, seen = class_sums((logits.argmax(1) == target).double(), target, self.num_classes)
-        self.sums["correct"] += correct
-        self.sums["seen"] += seen
-        batch = class_scatter(features.detach().float(), target)
-        self.sums["scatter"].index_add_(0, batch.classes, batch.scatter.double())
-        self.sums["freedom"].index_add_(0, batch.classes, batch.counts.double() - 1)
-
-    def add_losses(self, losses: Mapping[str, Tensor], weight: float) -> None:
-        """Add batch means, weighted by this process's share of the samples."""
+    def add(self, logits: Tensor, features: Tensor, target: Tensor, losses: Mapping[str, Tensor]) -> None:
+        """Take in a batch, or a piece of one, and the means its loss consists of."""
+        hits, seen = class_sums((logits.argmax(1) == target).float(), target, self.num_classes)
+        self.hits += hits
+        self.seen += seen
+        self.moments.update(features.float(), target)
         for name, value in losses.items():
             if value.numel() == 1:
-                so_far = self.losses.get(name, torch.zeros((), dtype=torch.float64, device=value.device))
-                self.losses[name] = so_far + weight * value.detach().double().reshape(())
+                total = len(target) * value.detach().double().reshape(())
+                self.losses[name] = self.losses[name] + total if name in self.losses else total
 
     @property
     def finite(self) -> bool:
         """Whether training still makes sense."""
         return all(bool(torch.isfinite(value)) for value in self.losses.values())
 
-    def state_dict(self) -> dict[str, dict[str, Tensor]]:
-        return {"sums": self.sums, "losses": self.losses}
+    def state_dict(self) -> dict[str, Any]:
+        return {"hits": self.hits, "seen": self.seen, "losses": self.losses, "moments": self.moments.state_dict()}
 
-    def load_state_dict(self, state: dict[str, dict[str, Tensor]]) -> None:
-        device = self.sums["seen"].device
-        self.sums = {name: value.to(device) for name, value in state["sums"].items()}
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        device = self.seen.device
+        self.hits, self.seen = state["hits"].to(device), state["seen"].to(device)
         self.losses = {name: value.to(device) for name, value in state["losses"].items()}
+        self.moments.load_state_dict(state["moments"])
 
     def record(self) -> dict[str, Any]:
         """Means over the epoch; per class nan where there is nothing to average."""
-        names = list(self.losses)
-        correct, seen, *losses = all_reduce_sum(
-            self.sums["correct"], self.sums["seen"], *(self.losses[name] for name in names)
-        )
-        count = seen.sum()
-        spread = (self.sums["scatter"] / self.sums["freedom"]).sqrt().cpu().numpy()
-        means = {name: float(total / count) for name, total in zip(names, losses, strict=True)}
-        return {"train": {**means, "accuracy": float(correct.sum() / count)}, "spread": {"per_class": spread}}
+        hits, seen, *totals = all_reduce_sum(self.hits, self.seen, *self.losses.values())
+        count = float(seen.sum())
+        means = {name: float(total) / count for name, total in zip(self.losses, totals, strict=True)}
+        spread = self.moments.class_spread.sqrt().cpu().numpy()
+        return {"train": {**means, "accuracy": float(hits.sum()) / count}, "spread": {"per_class": spread}}
 
 
 def accuracy_by_class(scores: Tensor, target: Tensor, num_classes: int) -> NDArray[np.float64]:

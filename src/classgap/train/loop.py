@@ -164,8 +164,7 @@ class Trainer:
                 loss = self.criterion(logits, piece.y, features=features, index=piece.index, epoch=self.epoch)
                 # Processes' gradients are averaged, so each counts by its share of the samples times their number.
                 self.fabric.backward(loss * (len(piece.y) * self.fabric.world_size / batch.total))
-            self.meter.add_batch(logits, features, piece.y)
-            self.meter.add_losses({"loss": loss, **self.criterion.last}, weight=len(piece.y))
+            self.meter.add(logits, features, piece.y, {"loss": loss, **self.criterion.last})
 
     def _rate(self, position: float) -> float:
         return self.config.optim.lr * rate_factor(self.config.schedule, position, self.config.epochs)

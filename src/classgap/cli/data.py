@@ -1,0 +1,47 @@
+"""``classgap data``: which data sets there are, and fetching them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from classgap._checks import InputError, did_you_mean
+
+app = typer.Typer(no_args_is_help=True, help="Data sets: list them, or fetch one.")
+
+
+@app.command("list")
+def list_() -> None:
+    """Names, contents, and whether each is here."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from classgap.data import SOURCES, data_root, load_source
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("name", "here", "what"):
+        table.add_column(column)
+    for name, known in SOURCES.items():
+        try:
+            load_source(name)
+            here = "yes"
+        except InputError:
+            here = "no"
+        table.add_row(name, here, known.about)
+    table.add_row("npz:PATH", "", "your arrays: x_train, y_train, x_test, y_test and optionally class_names")
+    console = Console()
+    console.print(table)
+    console.print(f"fetched ones go to {data_root()} (CLASSGAP_DATA)", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def prepare(name: Annotated[str, typer.Argument(help="A name from `classgap data list`.")]) -> None:
+    """Fetch a data set, if it is not here, and check it."""
+    from classgap.data import SOURCES, load_source
+
+    if name not in SOURCES:
+        raise InputError(did_you_mean(name, SOURCES, what="data set"))
+    source = load_source(name, download=True)
+    train, test, classes = len(source.y_train), len(source.y_test), len(source.class_names)
+    typer.echo(f"{name}: {train} training and {test} test samples of {classes} classes are ready")

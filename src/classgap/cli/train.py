@@ -1,0 +1,126 @@
+"""``classgap train``: run a recipe, or a few settings over the defaults."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from classgap._checks import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from classgap.train import TrainConfig, TrainResult
+
+
+def train(
+    recipe: Annotated[
+        str | None,
+        typer.Argument(help="Python file with config(quick=False) -> TrainConfig, or its name under recipes/."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. optim.lr=0.05.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; by default runs/ and a name made of it.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue where the run in this folder stopped.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="A smoke run: two epochs on little data.")] = False,
+    devices: Annotated[str, typer.Option(help="How many devices, or auto for all.")] = "1",
+    accelerator: Annotated[str, typer.Option(help="cpu, cuda, mps or auto.")] = "auto",
+    strategy: Annotated[str, typer.Option(help="auto, ddp or fsdp.")] = "auto",
+    precision: Annotated[str | None, typer.Option(help="32-true, bf16-mixed, 16-mixed, bf16-true or 64-true.")] = None,
+) -> None:
+    """Train a classifier, with its log, checkpoints and predictions in one folder.
+
+    Without a recipe the defaults are a small network on scikit-learn's digits:
+
+        classgap train --set data=cifar10 --set model=resnet32 --set method=mr2 --set method.lam=0.1 --set epochs=200
+    """
+    from rich.console import Console
+
+    if precision is not None:
+        settings = [*(settings or []), f"precision={precision}"]
+    config, folder = _resolve(recipe, settings or [], out, resume, quick)
+    console = Console()
+    from classgap.cli._progress import RunProgress
+    from classgap.train import fit
+
+    console.print(f"{config.data.name} · {config.model.name} · {config.method.name} → {folder}", highlight=False)
+    try:
+        with RunProgress(console) as progress:
+            progress.start(config.method.name)
+            result = fit(
+                config,
+                folder,
+                resume=resume,
+                devices=devices,
+                accelerator=accelerator,
+                strategy=strategy,
+                watch=progress.watch,
+            )
+    except KeyboardInterrupt:
+        console.print(f"interrupted; continue with: classgap train --resume --out {folder}", highlight=False)
+        raise typer.Exit(130) from None
+    _report(console, result)
+
+
+def _resolve(
+    recipe: str | None, settings: list[str], out: Path | None, resume: bool, quick: bool
+) -> tuple[TrainConfig, Path]:
+    """Configuration and folder. A run to be resumed is described by its folder alone."""
+    from classgap.train import TrainConfig
+
+    if resume and out is not None and recipe is None and not settings and not quick:
+        from classgap.train.run import read_run
+
+        stored = read_run(out)
+        if stored is None:
+            raise InputError(f"--resume: there is no run in {out}; name its recipe or settings to start one")
+        return stored, out
+    if recipe is not None:
+        config = load_recipe(recipe, quick=quick)
+    else:
+        config = TrainConfig().override(["epochs=2", "data.per_class=16"] if quick else [])
+    config = config.override(settings)
+    return config, out or Path("runs") / config.slug
+
+
+def load_recipe(name: str, *, quick: bool = False) -> TrainConfig:
+    """The configuration a recipe file states."""
+    from classgap.train import TrainConfig
+
+    path = Path(name)
+    if not path.is_file():
+        path = Path("recipes") / f"{name.removesuffix('.py')}.py"
+    if not path.is_file():
+        raise InputError(f"there is no recipe {name}, nor {path}; without a recipe use --set alone")
+    spec = importlib.util.spec_from_file_location("recipe", path)
+    if spec is None or spec.loader is None:
+        raise InputError(f"recipe {path} must be a Python file ending in .py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if not callable(getattr(module, "config", None)):
+        raise InputError(f"recipe {path} must define config(quick=False) -> TrainConfig")
+    config = module.config(quick=quick)
+    if not isinstance(config, TrainConfig):
+        raise InputError(f"config() of recipe {path} must return a TrainConfig, got {type(config).__name__}")
+    return config
+
+
+def _report(console: Console, result: TrainResult) -> None:
+    """Accuracy on the test set by group, and what to do next."""
+    import classgap
+
+    test = result.test
+    report = classgap.audit(test.y_true, test.y_pred, class_names=test.class_names)
+    for name in ("overall", "easy", "medium", "hard", "worst"):
+        estimate = getattr(report, name)
+        interval = f"[{estimate.low:.1%}, {estimate.high:.1%}]"
+        console.print(f"{name:>8}  {estimate.value:6.1%}  {interval}", highlight=False)
+    console.print(
+        f"test set, {report.confidence:.0%} intervals; why and which: classgap audit {result.folder}/predictions_test.npz",
+        highlight=False,
+        soft_wrap=True,
+    )
