@@ -11,7 +11,7 @@ import torch
 
 from classgap._checks import InputError
 from classgap.stats import SPREADS, ClassMoments, class_pairs, class_sums, total_scatter
-from tests.reference import mr2 as reference
+from reference import mr2 as reference
 
 
 def batches(steps, size, num_classes, width, seed=0, skip=()):

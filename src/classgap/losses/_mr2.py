@@ -15,7 +15,7 @@ from torch import Tensor
 from classgap._checks import InputError, number, one_of
 from classgap.losses._base import ClassLoss, Reduction, reduce
 from classgap.losses._pairs import PAIR_MODES, PairMode, within_class_pull
-from classgap.losses._queue import FeatureQueue
+from classgap.losses._queue import FeatureQueue, collect_partners
 from classgap.registry import Choice, Float, method
 from classgap.stats import (
     SPREADS,
@@ -23,8 +23,6 @@ from classgap.stats import (
     ClassPairs,
     Spread,
     class_pairs,
-    gather_rows,
-    gather_with_gradient,
     total_scatter,
 )
 
@@ -306,20 +304,11 @@ class MR2Loss(ClassLoss):
     def _representation_margin(
         self, features: Tensor, label: Tensor, index: Tensor | None, pairs: ClassPairs | None
     ) -> Tensor:
-        rows, labels, start = features, label, 0
         if self.gather or self.queue is not None:
             pairs = None  # there are more partners than the batch has
-        if self.gather:
-            rows, start = gather_with_gradient(features)
-            labels = gather_rows(label)
-            index = None if index is None else gather_rows(index)
-        stop = start + features.shape[0]
-        if self.queue is not None:
-            past, past_labels, past_index = self.queue.recall(label)
-            rows, labels = torch.cat((rows, past.to(rows.dtype))), torch.cat((labels, past_labels))
-            index = None if index is None else torch.cat((index, past_index))
-            if self.updating:
-                self.queue.remember(features, label, None if index is None else index[start:stop])
+        rows, labels, index, anchors = collect_partners(
+            features, label, index, gather=self.gather and self.training, queue=self.queue, remember=self.updating
+        )
         return representation_margin(
             rows,
             labels,
@@ -327,7 +316,7 @@ class MR2Loss(ClassLoss):
             form=self.form,
             pair=self.pair,
             num_classes=self.num_classes,
-            anchors=(start, stop),
+            anchors=anchors,
             index=index,
             pairs=pairs,
         )

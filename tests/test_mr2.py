@@ -1,0 +1,293 @@
+"""MR²: against the paper's equations written out, and the identities they imply."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from classgap._checks import InputError
+from classgap.losses import (
+    MR2Loss,
+    gamma_margin_cross_entropy,
+    margins_from_moments,
+    representation_margin,
+    within_class_pull,
+)
+from reference import mr2 as reference
+
+K, N, D = 5, 24, 6
+
+
+def batch(seed=0, classes=K, samples=N, width=D):
+    generator = torch.Generator().manual_seed(seed)
+    target = torch.randint(classes, (samples,), generator=generator)
+    features = torch.randn(samples, width, generator=generator) * (1 + target[:, None]) / 4
+    return torch.randn(samples, classes, generator=generator) * 2, target, features
+
+
+@pytest.mark.parametrize("form", ["paper", "release", "scale_free"])
+@pytest.mark.parametrize("pair", ["sum", "mean", "pairwise"])
+@pytest.mark.parametrize("spread", ["pooled", "ratio", "moments", "batch", "zero"])
+def test_whole_loss_matches_reference(form, pair, spread):
+    criterion = MR2Loss(K, c_bar=1.7, lam=0.3, form=form, pair=pair, spread=spread, num_features=D)
+    steps = [batch(seed) for seed in range(4)]
+    for logits, target, features in steps:
+        value = criterion(logits, target, features=features)
+    second, spreads = reference.running_moments([(f.numpy(), y.tolist()) for _, y, f in steps], K)
+    sbar = 0.0 if spread == "zero" else np.nanmean(spreads[spread])
+    logit = reference.logit_margin(logits, target.tolist(), reference.gamma(second, 1.7))
+    rep = reference.representation_margin(features, target.tolist(), sbar, form, pair, K)
+    assert float(criterion.last["logit"]) == pytest.approx(logit, rel=1e-5)
+    assert float(criterion.last["rep"]) == pytest.approx(rep, rel=1e-5)
+    assert float(value) == pytest.approx(logit + 0.3 * rep, rel=1e-5)
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
+def test_margins_of_any_norm(p):
+    criterion = MR2Loss(K, p=p)
+    logits, target, features = batch()
+    criterion(logits, target, features=features)
+    second, _ = reference.running_moments([(features.numpy(), target.tolist())], K, p=np.inf if p == math.inf else p)
+    np.testing.assert_allclose(criterion.gamma.numpy(), reference.gamma(second, 2.0), rtol=1e-5)
+    assert float(criterion.gamma.mean()) == pytest.approx(2.0, rel=1e-6)
+
+
+def test_cosine_head_needs_another_norm_than_2():
+    logits, target, features = batch()
+    features = F.normalize(features)
+    gammas = {}
+    for p in (2, 3):
+        criterion = MR2Loss(K, p=p)
+        criterion(logits, target, features=features)
+        gammas[p] = criterion.gamma
+    torch.testing.assert_close(gammas[2], torch.full((K,), 2.0))
+    assert gammas[3].std() > 1e-3
+
+
+def test_margins_minimise_the_bound():
+    """Σ a/γ² is (Σ a^⅓)³/(c̄K)², below that of uniform margins with the same mean; scaling features changes nothing."""
+    a = torch.tensor([1.0, 3.0, 0.5, 20.0])
+    gamma = margins_from_moments(a, 1.5)
+    bound = (a / gamma**2).sum()
+    torch.testing.assert_close(bound, a.pow(1 / 3).sum() ** 3 / (1.5 * 4) ** 2)
+    assert bound < (a / 1.5**2).sum()
+    torch.testing.assert_close(margins_from_moments(100 * a, 1.5), gamma)
+
+
+def test_equal_spread_and_unit_margin_is_cross_entropy():
+    logits, target, features = batch()
+    criterion = MR2Loss(K, c_bar=1.0, lam=0.0)
+    value = criterion(logits, target, features=F.normalize(features))
+    torch.testing.assert_close(value, F.cross_entropy(logits, target))
+
+
+def test_unseen_classes_do_not_inflate_margins():
+    criterion = MR2Loss(K, c_bar=2.0)
+    logits, _, features = batch()
+    criterion(logits, torch.arange(N) % 2, features=features)
+    assert float(criterion.gamma[:2].mean()) == pytest.approx(2.0)
+    assert criterion.gamma[2:].tolist() == [2.0] * 3
+
+
+def test_imbalanced_rule_is_ldam_when_spread_is_equal():
+    counts = torch.tensor([16.0, 1.0])
+    gamma = margins_from_moments(torch.tensor([4.0, 4.0]), 1.5, rule="imbalanced", class_counts=counts)
+    assert float(gamma[1] / gamma[0]) == pytest.approx(2.0)
+
+
+def test_gamma_weighting_leaves_the_boundary_in_place():
+    """Two overlapping classes with probability ½ each at one point: the best score is 0 with the weight, and not without."""
+    gamma = torch.tensor([3.0, 1.0])
+
+    def best_score(weighted):
+        score = torch.zeros(1, dtype=torch.double, requires_grad=True)
+        optimizer = torch.optim.LBFGS([score], max_iter=50)
+
+        def closure():
+            optimizer.zero_grad()
+            logits = torch.stack((score / 2, -score / 2), 1).expand(2, 2)
+            loss = gamma_margin_cross_entropy(logits, torch.tensor([0, 1]), gamma, weight_by_gamma=weighted)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+        return float(score.detach())
+
+    assert best_score(True) == pytest.approx(0.0, abs=1e-4)
+    assert best_score(False) < -0.1  # against the class with the larger margin
+
+
+def test_pull_identities():
+    same = torch.ones(4, 3)
+    target = torch.zeros(4, dtype=torch.long)
+    expected = math.log(1 + 3 * math.exp(-2 * 0.7))
+    torch.testing.assert_close(within_class_pull(same, target, torch.tensor(1.4)), torch.full((4,), expected))
+    two = torch.tensor([[0.0], [3.0]])
+    torch.testing.assert_close(
+        within_class_pull(two, target[:2], torch.tensor(9.0)), torch.full((2,), math.log(2.0)), rtol=1e-6, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_pull_is_a_relaxation_of_the_hard_margin(seed):
+    """max(0, max d² − 2s̄) ≤ ℓ ≤ the same + ln b (eq. 3 of the paper)."""
+    _, target, features = batch(seed)
+    losses = within_class_pull(features, target, torch.tensor(0.5))
+    for i in range(N):
+        partners = [j for j in range(N) if j != i and target[j] == target[i]]
+        hard = max([0.0] + [float((features[i] - features[j]).square().sum()) - 0.5 for j in partners])
+        assert hard - 1e-4 <= float(losses[i]) <= hard + math.log(1 + len(partners)) + 1e-4
+
+
+def test_pair_modes_agree_on_two_samples():
+    two, target = torch.randn(2, 3), torch.zeros(2, dtype=torch.long)
+    values = [within_class_pull(two, target, torch.tensor(0.3), pair=mode) for mode in ("sum", "mean", "pairwise")]
+    torch.testing.assert_close(values[0], values[1])
+    torch.testing.assert_close(values[0], values[2])
+
+
+def test_pairwise_mode_is_unbiased_in_the_batch_size():
+    """The mean over all batches of 2 samples of a class is the value of the whole class."""
+    generator = torch.Generator().manual_seed(0)
+    population = torch.randn(40, 2, generator=generator, dtype=torch.double)
+    target = torch.zeros(40, dtype=torch.long)
+    whole = within_class_pull(population, target, torch.tensor(2.0), pair="pairwise").mean()
+    batches = [
+        within_class_pull(population[pair], target[:2], torch.tensor(2.0), pair="pairwise").mean()
+        for pair in torch.combinations(torch.arange(40))
+    ]
+    assert float(torch.stack(batches).mean()) == pytest.approx(float(whole), rel=1e-9)
+
+
+@pytest.mark.parametrize("pair", ["sum", "mean", "pairwise"])
+@pytest.mark.parametrize("options", [{}, {"anchors": (3, 9)}, {"index": torch.arange(N) // 2}])
+def test_pull_gradients(pair, options):
+    _, target, features = batch()
+    features = features.double().requires_grad_()
+    scale = torch.tensor(0.3, dtype=torch.double, requires_grad=True)
+    slack = torch.tensor(0.2, dtype=torch.double)
+
+    def function(features, scale):
+        return within_class_pull(features, target, slack, scale=scale, pair=pair, **options)
+
+    assert torch.autograd.gradcheck(function, (features, scale))
+
+
+def test_pull_in_chunks_is_the_same(monkeypatch):
+    _, target, features = batch(samples=60)
+    features.requires_grad_()
+    slack = torch.tensor(0.2)
+    whole = within_class_pull(features, target, slack)
+    (gradient,) = torch.autograd.grad(whole.sum(), features)
+    monkeypatch.setattr("classgap.stats.pairs._CHUNK", 7 * D)
+    parts = within_class_pull(features, target, slack)
+    torch.testing.assert_close(parts, whole)
+    torch.testing.assert_close(torch.autograd.grad(parts.sum(), features)[0], gradient)
+
+
+def test_scale_free_form_is_blind_to_the_scale_of_features():
+    """Value unchanged, and no gradient along φ: shrinking all features together gains nothing."""
+    _, target, features = batch()
+    features = (features - features.mean(0)).double().requires_grad_()
+    sbar = torch.tensor(0.4, dtype=torch.double)
+    value = representation_margin(features, target, sbar, form="scale_free")
+    larger = representation_margin(10 * features, target, 100 * sbar, form="scale_free")
+    assert float(larger.detach()) == pytest.approx(float(value.detach()), rel=1e-9)
+    slackless = representation_margin(features, target, 0 * sbar, form="scale_free")
+    (gradient,) = torch.autograd.grad(slackless, features)
+    assert float((gradient * features.detach()).sum()) == pytest.approx(0.0, abs=1e-12)
+    paper = representation_margin(features, target, 0 * sbar, form="paper")
+    assert float((torch.autograd.grad(paper, features)[0] * features.detach()).sum()) > 0.1
+
+
+def test_scale_free_weight_means_the_same_for_any_batch_and_dimension():
+    """Gaussian classes with a fixed ratio of within to total scatter give about the same value whatever K, B and d."""
+    values = []
+    for classes, samples, width in [(4, 128, 16), (16, 256, 16), (8, 512, 128)]:
+        generator = torch.Generator().manual_seed(0)
+        centres = torch.randn(classes, width, generator=generator)
+        target = torch.arange(samples) % classes
+        features = centres[target] + 0.7 * torch.randn(samples, width, generator=generator)
+        values.append(float(representation_margin(features, target, torch.tensor(0.49 * width), form="scale_free")))
+    assert max(values) / min(values) < 1.25
+
+
+def test_logit_adjusted_modes():
+    counts = [50, 20, 10, 5, 5]
+    logits, target, features = batch()
+    log_prior = np.log(np.array(counts) / 90)
+    for adjust in ("outside", "inside", "posthoc"):
+        criterion = MR2Loss(K, lam=0.0, class_counts=counts, tau=0.7, adjust=adjust)
+        value = criterion(logits, target, features=features)
+        expected = reference.logit_margin(logits, target.tolist(), criterion.gamma.numpy(), log_prior, 0.7, adjust)
+        assert float(value) == pytest.approx(expected, rel=1e-5)
+    torch.testing.assert_close(criterion.scores(logits), logits - 0.7 * torch.tensor(log_prior).float())
+    assert MR2Loss(K, class_counts=counts).scores(logits) is logits
+
+
+def test_logit_adjustment_vanishes_on_balanced_counts():
+    logits, target, features = batch()
+    plain = MR2Loss(K, spread="ratio")(logits, target, features=features)
+    for adjust in ("outside", "inside", "posthoc"):
+        criterion = MR2Loss(K, class_counts=[7] * K, adjust=adjust)
+        torch.testing.assert_close(criterion(logits, target, features=features), plain)
+        assert torch.equal(criterion.scores(logits).argmax(1), logits.argmax(1))
+
+
+def test_soft_targets_are_the_expectation_over_labels():
+    logits, target, features = batch()
+    other = (target + 1) % K
+    criterion = MR2Loss(K)
+    criterion(logits, target, features=features)
+    soft = 0.7 * F.one_hot(target, K) + 0.3 * F.one_hot(other, K)
+    with criterion.frozen():
+        mixed = criterion(logits, soft, features=features)
+        hard, rep = criterion(logits, target, features=features), criterion.lam * criterion.last["rep"]
+        criterion(logits, other, features=features)
+    swapped = criterion.last["logit"]
+    torch.testing.assert_close(mixed, 0.7 * (hard - rep) + 0.3 * swapped + rep)
+
+
+def test_queue_finds_partners_of_earlier_batches():
+    """With one sample of a class a step there are no pairs in a batch; the memory supplies them, but not the sample itself."""
+    criterion = MR2Loss(2, form="paper", lam=1.0, spread="zero", queue=2, num_features=1)
+    features, target = torch.tensor([[0.0], [10.0]]), torch.arange(2)
+    logits = torch.zeros(2, 2)
+    criterion(logits, target, features=features, index=torch.tensor([0, 1]))
+    assert float(criterion.last["rep"]) == 0.0
+    criterion(logits, target, features=features + 1, index=torch.tensor([2, 3]))
+    assert float(criterion.last["rep"]) == pytest.approx(math.log(1 + math.e), rel=1e-5)
+    criterion(logits, target, features=features + 2, index=torch.tensor([0, 3]))
+    # Sample 0 meets only 2 (distance 1), sample 3 only 1 (distance 4): entries of the same image are left out.
+    expected = (math.log(1 + math.exp(1)) + math.log(1 + math.exp(4))) / 2
+    assert float(criterion.last["rep"]) == pytest.approx(expected, rel=1e-5)
+    assert criterion.queue.memory[:, :, 0].sort().values.tolist() == [[1.0, 2.0], [11.0, 12.0]]
+
+
+def test_queue_keeps_the_last_samples_of_a_crowded_class():
+    criterion = MR2Loss(2, queue=3, num_features=1)
+    criterion(torch.zeros(5, 2), torch.zeros(5, dtype=torch.long), features=torch.arange(5.0)[:, None])
+    assert criterion.queue.memory[0, :, 0].sort().values.tolist() == [2.0, 3.0, 4.0]
+
+
+def test_bad_parameters():
+    for options, message in [
+        ({"c_bar": 0.0}, r"c_bar must be a finite number in \(0, inf\)"),
+        ({"lam": -1.0}, "lam must be"),
+        ({"form": "papr"}, "did you mean 'paper'"),
+        ({"pair": "max"}, "unknown value for pair"),
+        ({"spread": "pool"}, "did you mean 'pooled'"),
+        ({"gamma_rule": "imbalanced"}, "needs class_counts"),
+        ({"queue": 4}, "needs num_features"),
+        ({"spread": "moments"}, "needs num_features"),
+        ({"class_counts": [1, 2]}, "class_counts must have 5 entries"),
+        ({"class_counts": [1, 2, 0, 4, 5]}, "class_counts must be positive, got 0.0 for class 2"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            MR2Loss(K, **options)
+    with pytest.raises(InputError, match="at least 2"):
+        MR2Loss(1)
