@@ -39,6 +39,7 @@ BALANCED_SOFTMAX: list[Setting] = [
     ("logit_adjusted", {"tau": 1.0}),
     ("lade", {"alpha": 0.0}),
     ("vs", {"gamma": 0.0, "tau": 1.0}),
+    ("elm", {"lam": 0.0}),
     ("drw", {"base": "logit_adjusted", "start": 1.0}),
 ]
 # With equal class counts.
@@ -51,6 +52,7 @@ EQUAL_CLASSES: list[Setting] = [
     ("drw", {"start": 0.0}),
     ("eql", {}),
     ("seesaw", {"q": 0.0, "counts": "training"}),
+    ("elm", {"lam": 0.0}),
 ]
 # On cosines.
 NO_MARGIN: list[Setting] = [

@@ -244,7 +244,7 @@ def test_drw_asks_for_what_its_base_needs():
 
 
 def test_wrong_parameters_get_a_sentence():
-    with pytest.raises(InputError, match="m must be a whole number of at least 1, got 1.5"):
+    with pytest.raises(InputError, match=r"m must be a whole number of at least 1, got 1\.5"):
         SphereFaceLoss(3, m=1.5)
     with pytest.raises(InputError, match="lam_start must be a finite number in"):
         SphereFaceLoss(3, lam=5.0, lam_start=1.0)

@@ -115,7 +115,7 @@ def test_two_classes_and_a_batch_of_one():
 def test_wrong_calls_get_a_sentence():
     with pytest.raises(InputError, match="class_balanced needs class_counts"):
         ClassBalancedLoss(5)
-    with pytest.raises(InputError, match="class_counts must be positive, got 0.0 for class 1"):
+    with pytest.raises(InputError, match=r"class_counts must be positive, got 0\.0 for class 1"):
         ClassBalancedLoss(2, class_counts=[3, 0])
     with pytest.raises(InputError, match="unknown value for kind 'softmx'; did you mean 'softmax'"):
         ClassBalancedLoss(2, kind="softmx", class_counts=[3, 1])

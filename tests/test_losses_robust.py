@@ -123,7 +123,7 @@ def test_fair_dro_by_epoch_measures_the_training_set():
     data = [(z, y, None, None) for z, y in batches()]
     criterion = FairDROLoss(5, rho=0.05, update="epoch", epochs=4)
     (logits, target), *_ = batches()
-    with pytest.raises(InputError, match="needs criterion.start_epoch"):
+    with pytest.raises(InputError, match=r"needs criterion\.start_epoch"):
         criterion(logits, target)
     criterion.start_epoch(0, lambda: iter(data))
     torch.testing.assert_close(criterion.q, torch.full((5,), 0.2))

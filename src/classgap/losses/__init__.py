@@ -42,6 +42,7 @@ from classgap.losses._cosine import (
 )
 from classgap.losses._dbm import DBMLoss, dbm_cosine, dbm_margins
 from classgap.losses._drw import DRWLoss
+from classgap.losses._elm import ELMLoss, pull_slack
 from classgap.losses._experts import (
     LearningFromFailureLoss,
     NCLLoss,
@@ -80,6 +81,7 @@ __all__ = [
     "DBMLoss",
     "DROLTLoss",
     "DRWLoss",
+    "ELMLoss",
     "EQLLoss",
     "FairDROLoss",
     "FocalLoss",
@@ -121,6 +123,7 @@ __all__ = [
     "margin_ce",
     "margins_from_moments",
     "mutual_distillation",
+    "pull_slack",
     "queue_sizes",
     "range_terms",
     "representation_margin",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 
-from classgap.stats import gather_rows
+from classgap.stats import gather_rows, gather_with_gradient
 
 
 class FeatureQueue(nn.Module):
@@ -48,3 +50,35 @@ class FeatureQueue(nn.Module):
         self.memory[labels, slot] = features[rows].to(self.memory.dtype)
         self.memory_index[labels, slot] = index[rows]
         self.written.index_add_(0, target, torch.ones_like(target))
+
+
+class Partners(NamedTuple):
+    """A batch and all rows it may form pairs with."""
+
+    features: Tensor
+    labels: Tensor
+    sample_index: Tensor | None
+    anchors: tuple[int, int]
+    """Where the batch itself is among the rows."""
+
+
+def collect_partners(
+    features: Tensor, labels: Tensor, index: Tensor | None, *, gather: bool, queue: FeatureQueue | None, remember: bool
+) -> Partners:
+    """Rows of all ranks, with gradients, if ``gather``; then what ``queue`` holds of the classes in the batch.
+
+    With ``remember`` the batch enters the queue afterwards.
+    """
+    batch, start = (features, labels, index), 0
+    if gather:
+        features, start = gather_with_gradient(features)
+        labels = gather_rows(labels)
+        index = None if index is None else gather_rows(index)
+    anchors = (start, start + batch[0].shape[0])
+    if queue is not None:
+        past, past_labels, past_index = queue.recall(batch[1])
+        features, labels = torch.cat((features, past.to(features.dtype))), torch.cat((labels, past_labels))
+        index = None if index is None else torch.cat((index, past_index))
+        if remember:
+            queue.remember(*batch)
+    return Partners(features, labels, index, anchors)
