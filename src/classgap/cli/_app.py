@@ -7,6 +7,11 @@ from typing import Annotated
 import typer
 
 import classgap
+from classgap.cli.audit import audit
+from classgap.cli.compare import compare
+from classgap.cli.data import app as data_app
+from classgap.cli.demo import demo
+from classgap.cli.train import train
 
 app = typer.Typer(
     name="classgap",
@@ -30,3 +35,10 @@ def _root(
     ] = False,
 ) -> None:
     """Find the classes a classifier fails, say whether the gap is real, and close it."""
+
+
+app.command()(demo)
+app.command()(audit)
+app.command()(compare)
+app.command()(train)
+app.add_typer(data_app, name="data")

@@ -1,0 +1,67 @@
+"""``classgap audit``: which classes fail, is it real, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from classgap.cli import _options as options
+
+
+def audit(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE", help="CSV, Parquet, NPZ or safetensors, or a folder of parts.")
+    ],
+    true: options.True_ = None,
+    pred: options.Pred = None,
+    scores: options.Scores = None,
+    features: options.Features = None,
+    names: options.Names = None,
+    train_counts: options.TrainCounts = None,
+    reference: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Predictions of another model whose accuracies define the reference ranking of classes.",
+            rich_help_panel="How to measure",
+        ),
+    ] = None,
+    confidence: options.Confidence = 0.95,
+    seed: options.Seed = 0,
+    fail_if: options.FailIf = None,
+    out: options.Out = None,
+    as_json: options.Json = False,
+) -> None:
+    """Which classes fail, is it real, and why.
+
+    Several FILEs are parts of one data set. Columns are guessed when their name says it: label, target, y_true; pred,
+    prediction; score_0 …; features. To set two models side by side use `classgap compare`.
+
+    \b
+    classgap audit predictions.csv
+    classgap audit logits.npz --out report
+    classgap audit parts/ --true label --pred top1
+    classgap audit test.csv --scores score_ --names classes.txt
+    classgap audit test.npz --fail-if "hard < 0.60" --fail-if "worst.low < 0.4"
+
+    Exit codes: 0 fine, 1 a --fail-if condition holds, 2 the input cannot be used.
+    """
+    from classgap.cli._output import check_conditions, finish, working
+    from classgap.measure.tables import Columns, audit_predictions, read_names, read_predictions, read_train_counts
+
+    check_conditions(fail_if)
+    columns = Columns(true=true, pred=pred, scores=scores, features=features)
+    class_names = None if names is None else read_names(names)
+    counts = None if train_counts is None else read_train_counts(train_counts)
+    with working("reading predictions") as progress:
+        found = read_predictions(files, columns, class_names=class_names, train_counts=counts, progress=progress)
+    with working("measuring"):
+        baseline = None
+        if reference is not None:
+            ranked = read_predictions([reference], columns, class_names=class_names)
+            baseline = audit_predictions(ranked, labels_only=True)
+        report = audit_predictions(found, confidence=confidence, seed=seed, reference=baseline)
+    source = files[0].name if len(files) == 1 else f"{files[0].name} and {len(files) - 1} more"
+    finish(report, out=out, as_json=as_json, fail_if=fail_if or [], source=source)

@@ -1,0 +1,96 @@
+"""``classgap compare``: who gained, who paid, is it beyond noise."""
+
+from __future__ import annotations
+
+import glob
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from classgap._checks import InputError
+from classgap.cli import _options as options
+
+if TYPE_CHECKING:
+    from classgap.cli._output import Progress
+    from classgap.measure.comparison import Comparison
+    from classgap.measure.tables import Columns
+
+_SIDE = "a file, files joined by commas, or a quoted pattern: one run each"
+
+
+def compare(
+    before: Annotated[str, typer.Argument(help=f"Predictions before: {_SIDE}.")],
+    after: Annotated[str, typer.Argument(help="Predictions after, likewise, for the same samples.")],
+    true: options.True_ = None,
+    pred: options.Pred = None,
+    scores: options.Scores = None,
+    id: options.Id = None,
+    names: options.Names = None,
+    confidence: options.Confidence = 0.95,
+    seed: options.Seed = 0,
+    fail_if: options.FailIf = None,
+    out: options.Out = None,
+    as_json: options.Json = False,
+) -> None:
+    """Who gained, who paid, and is it beyond noise.
+
+    Both sides must predict the same samples, in the same order or with --id. Give several runs (training seeds) a side
+    to include how training itself varies.
+
+    \b
+    classgap compare erm.csv mr2.csv
+    classgap compare "erm_seed*.npz" "mr2_seed*.npz" --out report
+    classgap compare a.csv,b.csv c.csv,d.csv --id filename
+    classgap compare old.parquet new.parquet --fail-if "easy.delta.high < -0.01"
+
+    Exit codes: 0 fine, 1 a --fail-if condition holds, 2 the input cannot be used.
+    """
+    from classgap.cli._output import check_conditions, finish, working
+    from classgap.measure.tables import Columns, read_names
+
+    check_conditions(fail_if)
+    columns = Columns(true=true, pred=pred, scores=scores, id=id)
+    class_names = None if names is None else read_names(names)
+    sides = runs(before), runs(after)
+    with working("comparing") as progress:
+        comparison = _compare(sides, columns, class_names, confidence, seed, progress)
+    finish(comparison, out=out, as_json=as_json, fail_if=fail_if or [], source=f"{before} → {after}")
+
+
+def runs(side: str) -> list[Path]:
+    """The files of one side: each path or pattern between commas."""
+    if Path(side).exists():
+        return [Path(side)]
+    found: list[Path] = []
+    for part in filter(None, (p.strip() for p in side.split(","))):
+        matches = sorted(glob.glob(part))
+        if not matches and glob.escape(part) != part:
+            raise InputError(f"no file matches {part!r}")
+        found += map(Path, matches or [part])
+    if not found:
+        raise InputError("a side of the comparison names no file")
+    return found
+
+
+def _compare(
+    sides: tuple[list[Path], list[Path]],
+    columns: Columns,
+    class_names: list[str] | None,
+    confidence: float,
+    seed: int,
+    progress: Progress,
+) -> Comparison:
+    from classgap.measure import compare as compare_reports
+    from classgap.measure.tables import align, audit_predictions, compare_tables, read_predictions
+
+    if len(sides[0]) == len(sides[1]) == 1:
+        streamed = compare_tables(
+            sides[0], sides[1], columns, class_names=class_names, progress=progress, confidence=confidence, seed=seed
+        )
+        if streamed is not None:
+            return streamed
+    found = [read_predictions([path], columns, class_names=class_names, rows=True) for path in sides[0] + sides[1]]
+    reports = [audit_predictions(f, labels_only=True, confidence=confidence, seed=seed) for f in align(found)]
+    split = len(sides[0])
+    return compare_reports(reports[:split], reports[split:], confidence=confidence, seed=seed)

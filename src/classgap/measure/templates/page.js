@@ -1,0 +1,279 @@
+"use strict";
+// Everything shown is built with textContent, so a class named <script> is just a name.
+const data = JSON.parse(document.getElementById("data").textContent);
+const $ = (selector, root = document) => root.querySelector(selector);
+
+function make(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (key === "onclick") node.addEventListener("click", value);
+    else if (key === "style") for (const [name, v] of Object.entries(value)) node.style.setProperty(name, v);
+    else if (value !== null && value !== undefined && value !== false) node.setAttribute(key, value === true ? "" : value);
+  }
+  node.append(...children.filter((child) => child !== null && child !== undefined));
+  return node;
+}
+
+// ------------------------------------------------------------------ how values look
+const percent = (v, digits = 1) => (v === null ? "–" : (100 * v).toFixed(digits) + "\u00a0%");
+const points = (v) => (v === null ? "–" : (v > 0 ? "+" : v < 0 ? "−" : "±") + Math.abs(100 * v).toFixed(1));
+const significant = (v) => (v === null ? "–" : Math.abs(v) >= 1e5 || (v !== 0 && Math.abs(v) < 1e-3) ? v.toExponential(1) : String(+v.toPrecision(3)).replace("-", "−"));
+const show = {
+  text: (v) => v, long: (v) => v, group: (v) => v, int: (v) => (v === null ? "–" : v.toLocaleString("en")),
+  share: (v) => percent(v), points, number: significant, flag: (v) => (v ? "yes" : "no"),
+};
+
+function whisker(at, low, high, group) {
+  if (at === null) return null;
+  const [l, h] = [low ?? at, high ?? at].map((v) => Math.min(1, Math.max(0, v)));
+  return make("span", { class: `whisker ${group || ""}`, style: { "--at": at, "--low": l, "--high": h } }, make("i"), make("b"));
+}
+
+function cell(table, column, row) {
+  const value = table.data[column.key][row];
+  const td = make("td", { class: [column.kind === "text" || column.kind === "group" ? "text" : "", column.kind === "long" ? "long" : ""].join(" ").trim() });
+  if (column.kind === "group") td.append(value ? make("span", { class: `chip ${value}` }, value) : "–");
+  else td.textContent = (show[column.kind] || String)(value);
+  if (column.kind === "text") td.title = value;
+  if (column.kind === "points" && value) td.classList.add(value > 0 ? "up" : "down");
+  if (column.interval && value !== null) {
+    const [low, high] = column.interval.map((key) => table.data[key][row]);
+    td.title = `${percent(low)} to ${percent(high)}`;
+    td.append(whisker(value, low, high, table.data.group?.[row]) ?? "");
+  }
+  return td;
+}
+
+// ------------------------------------------------------------------ sortable, searchable, downloadable tables
+const PAGE = 15;
+
+function csv(table, order) {
+  const quote = (v) => (v === null ? "" : /[",\n\r]/.test(String(v)) ? `"${String(v).replaceAll('"', '""')}"` : String(v));
+  const keys = Object.keys(table.data);
+  return [keys.join(","), ...order.map((row) => keys.map((key) => quote(table.data[key][row])).join(","))].join("\n");
+}
+
+function download(name, text) {
+  const url = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
+  make("a", { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 1000);
+}
+
+function mountTable(host) {
+  const id = host.dataset.table;
+  const table = data.tables[id];
+  const size = table.data[table.columns[0].key].length;
+  const texts = table.columns.filter((c) => c.kind === "text").map((c) => table.data[c.key]);
+  const haystack = Array.from({ length: size }, (_, row) => texts.map((t) => t[row]).join("\u0001").toLowerCase());
+  const groups = [...new Set(table.data.group ?? [])].filter(Boolean);
+  let order = [], shown = PAGE, sort = table.sort ?? null;
+
+  const search = make("input", { type: "search", placeholder: id === "classes" || id === "pairs" ? "search classes" : "search", "aria-label": "search" });
+  const group = make("select", { "aria-label": "group" }, make("option", { value: "" }, "all groups"), ...groups.map((g) => make("option", { value: g }, g)));
+  const least = make("input", { type: "number", min: "1", value: "1", "aria-label": "at least this many samples" });
+  const count = make("span", { class: "count", "aria-live": "polite" });
+  const save = make("button", { class: "button", onclick: () => download(`${id}.csv`, csv(table, order)) }, "Download CSV");
+  const tools = make("div", { class: "tools" });
+  if (size > 8) tools.append(search);
+  if (groups.length > 1) tools.append(group);
+  if (table.least) tools.append(make("label", {}, "at least", least, "samples"));
+  tools.append(count, save);
+
+  const heads = table.columns.map((column) => {
+    const th = make("th", { class: ["text", "group", "long"].includes(column.kind) ? "text" : null, scope: "col", title: column.help },
+      make("button", { type: "button", onclick: () => setSort(column) }, column.label));
+    return th;
+  });
+  heads[0].classList.add("first");
+  const body = make("tbody");
+  const more = make("button", { class: "button", onclick: () => { shown += 100; draw(); } }, "Show more");
+  host.append(tools, make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": table.label }, make("table", {}, make("thead", {}, make("tr", {}, ...heads)), body)), more);
+
+  function setSort(column) {
+    const textual = ["text", "group", "long"].includes(column.kind);
+    const down = sort?.key === column.key ? !sort.down : !textual;
+    sort = { key: column.key, down };
+    update();
+  }
+
+  function update() {
+    const query = search.value.trim().toLowerCase();
+    const minimum = Number(least.value) || 0;
+    order = [];
+    for (let row = 0; row < size; row++) {
+      if (query && !haystack[row].includes(query)) continue;
+      if (group.value && table.data.group[row] !== group.value) continue;
+      if (table.least && table.data[table.least][row] < minimum) continue;
+      order.push(row);
+    }
+    if (sort) {
+      const values = table.data[sort.key], sign = sort.down ? -1 : 1;
+      order.sort((a, b) => {
+        const [x, y] = [values[a], values[b]];
+        if (x === null || y === null) return (x === null) - (y === null);
+        return sign * (typeof x === "string" ? x.localeCompare(y, "en", { numeric: true }) : x - y);
+      });
+    }
+    table.columns.forEach((column, i) => {
+      heads[i].setAttribute("aria-sort", sort?.key === column.key ? (sort.down ? "descending" : "ascending") : "none");
+    });
+    shown = PAGE;
+    draw();
+  }
+
+  function draw() {
+    body.replaceChildren(...order.slice(0, shown).map((row) => {
+      const tr = make("tr", {}, ...table.columns.map((column) => cell(table, column, row)));
+      tr.firstChild.classList.add("first");
+      if (host.onpick) {
+        tr.classList.add("pick");
+        tr.tabIndex = 0;
+        const pick = () => { $("tr[aria-selected]", body)?.removeAttribute("aria-selected"); tr.setAttribute("aria-selected", "true"); host.onpick(row); };
+        tr.addEventListener("click", pick);
+        tr.addEventListener("keydown", (event) => { if (event.key === "Enter") pick(); });
+      }
+      return tr;
+    }));
+    count.textContent = order.length === size ? `${size.toLocaleString("en")} rows` : `${order.length.toLocaleString("en")} of ${size.toLocaleString("en")} rows`;
+    more.hidden = shown >= order.length;
+  }
+
+  for (const input of [search, group, least]) input.addEventListener("input", update);
+  host.find = (text) => { search.value = text; update(); };
+  update();
+}
+
+// ------------------------------------------------------------------ confusions, both ways
+const classes = data.tables.classes.data;
+const rowOf = new Map(classes.name.map((name, row) => [name, row]));
+const pairs = data.tables.pairs?.data;
+const pairRow = new Map(), takenFor = new Map(), mistakenFrom = new Map();
+if (pairs) {
+  const push = (map, key, row) => (map.get(key) ?? map.set(key, []).get(key)).push(row);
+  pairs.true.forEach((name, row) => {
+    pairRow.set(name + "\u0001" + pairs.predicted[row], row);
+    push(takenFor, name, row);
+    push(mistakenFrom, pairs.predicted[row], row);
+  });
+}
+const link = (name) => make("button", { class: "link", type: "button", onclick: () => openClass(name) }, name);
+
+function direction(from, to) {
+  const row = pairRow.get(from + "\u0001" + to);
+  const count = row === undefined ? 0 : pairs.count[row];
+  const share = row === undefined ? 0 : pairs.share[row];
+  return make("div", { class: "direction" },
+    make("span", {}, link(from), " taken for ", link(to)),
+    make("div", { class: "meter" }, make("i", { style: { "--at": share } })),
+    make("span", { class: "small faint" }, row === undefined ? "not among the pairs kept in this page" : `${count.toLocaleString("en")} samples, ${percent(share)} of ${from}`));
+}
+
+function topList(title, rows, side) {
+  const items = (rows ?? []).slice().sort((a, b) => pairs.count[b] - pairs.count[a]).slice(0, 6)
+    .map((row) => make("li", {}, link(pairs[side][row]), ` ${pairs.count[row].toLocaleString("en")}`));
+  return make("div", {}, make("h3", {}, title), items.length ? make("ol", {}, ...items) : make("p", { class: "small faint" }, "nothing"));
+}
+
+function confusions(name) {
+  return make("div", { class: "lists" }, topList("is taken for", takenFor.get(name), "predicted"), topList("is mistaken from", mistakenFrom.get(name), "true"));
+}
+
+function showPair(row) {
+  const [a, b] = [pairs.true[row], pairs.predicted[row]];
+  $("#pair").replaceChildren(make("h3", {}, "Both ways"), direction(a, b), direction(b, a), make("h3", {}, a), confusions(a));
+}
+
+// ------------------------------------------------------------------ one class
+function openClass(name) {
+  const row = rowOf.get(name);
+  if (row === undefined) return;
+  const table = data.tables.classes;
+  const facts = table.columns.slice(1).map((column) => make("div", { title: column.help },
+    make("dt", {}, column.label), make("dd", {}, (show[column.kind] || String)(table.data[column.key][row]) ?? "–")));
+  const diagnosis = (data.diagnoses ?? []).find((d) => d.name === name);
+  const dialog = $("#class");
+  dialog.replaceChildren(
+    make("div", { class: "head" }, make("h2", {}, name), make("button", { class: "button", onclick: () => dialog.close(), autofocus: true }, "Close")),
+    make("dl", {}, ...facts),
+    ...(diagnosis ? diagnosis.causes.map(cause) : []),
+    pairs ? confusions(name) : "");
+  if (!dialog.open) dialog.showModal();
+}
+
+// Text between backticks is code.
+const prose = (text) => text.split("`").map((part, i) => (i % 2 ? make("code", {}, part) : part));
+
+function cause(c) {
+  const rows = c.samples.slice(0, 12).join(", ") + (c.samples.length > 12 ? ", …" : "");
+  return make("div", { class: "cause" },
+    make("span", { class: "kind" }, c.kind),
+    make("span", {}, ...prose(c.sentence)),
+    c.samples.length ? make("span", { class: "small faint" }, `rows to look at: ${rows}`) : null,
+    c.remedy ? make("span", { class: "remedy" }, ...prose(c.remedy)) : null);
+}
+
+function mountDiagnoses(host) {
+  const known = data.diagnoses.filter((d) => d.causes.length);
+  let shown = 9;
+  const grid = make("div", { class: "cards" });
+  const more = make("button", { class: "button", onclick: () => { shown += 30; draw(); } }, "Show more");
+  function draw() {
+    grid.replaceChildren(...known.slice(0, shown).map((d) => {
+      const row = rowOf.get(d.name);
+      return make("article", { class: "card" },
+        make("div", { class: "head" }, make("h3", {}, link(d.name)), make("span", { class: "faint" }, percent(classes.accuracy[row]))),
+        whisker(classes.accuracy[row], classes.low[row], classes.high[row], classes.group[row]),
+        ...d.causes.map(cause));
+    }));
+    more.hidden = shown >= known.length;
+  }
+  host.append(grid, more);
+  draw();
+}
+
+// ------------------------------------------------------------------ figures, drawn when they come into view
+const isDark = () => (document.documentElement.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+const drawn = new Map();
+
+async function drawFigure(host) {
+  const spec = structuredClone(data.figures[host.dataset.figure]);
+  const config = structuredClone(data.themes[isDark() ? "dark" : "light"]);
+  config.legend.columns = host.clientWidth < 400 ? 3 : 4;
+  drawn.get(host)?.finalize();
+  const result = await vegaEmbed(host, { ...spec, width: "container", autosize: { type: "fit-x", contains: "padding" } }, {
+    config, renderer: "svg", actions: { export: true, source: false, compiled: false, editor: false }, downloadFileName: host.dataset.figure,
+  });
+  drawn.set(host, result);
+  result.view.addEventListener("click", (_, item) => { if (item?.datum?.class) openClass(item.datum.class); });
+  host.dataset.ready = "";
+}
+
+function mountFigures() {
+  const watch = new IntersectionObserver((entries) => {
+    for (const entry of entries) if (entry.isIntersecting) { watch.unobserve(entry.target); drawFigure(entry.target); }
+  }, { rootMargin: "300px" });
+  document.querySelectorAll("[data-figure]").forEach((host) => watch.observe(host));
+}
+
+function mountTheme() {
+  const button = $("#theme");
+  const label = () => { button.textContent = isDark() ? "Light" : "Dark"; };
+  const redraw = () => { label(); for (const host of drawn.keys()) drawFigure(host); };
+  button.addEventListener("click", () => { document.documentElement.dataset.theme = isDark() ? "light" : "dark"; redraw(); });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  label();
+}
+
+// ------------------------------------------------------------------ start
+mountTheme();
+document.querySelectorAll("[data-table]").forEach((host) => {
+  if (host.dataset.table === "classes") host.onpick = (row) => openClass(classes.name[row]);
+  if (host.dataset.table === "pairs") host.onpick = showPair;
+  mountTable(host);
+});
+if ($("[data-diagnoses]")) mountDiagnoses($("[data-diagnoses]"));
+if (pairs && pairs.true.length) showPair(0);
+$("#class").addEventListener("click", (event) => { if (event.target === event.currentTarget) event.currentTarget.close(); });
+performance.mark("interactive");
+document.documentElement.dataset.interactive = "";
+window.addEventListener("load", mountFigures);
