@@ -297,7 +297,7 @@ class ClassAwareSampler(LabelSampler):
 
     def resample(self, epoch: int, generator: torch.Generator) -> Tensor:
         visits, kinds = math.ceil(int(self.counts.max()) / self.samples), len(self.counts)
-        table = self.cycles(visits * self.samples, self.samples, generator).view(kinds, visits, self.samples)
+        table = self.cycles(visits * self.samples, 1, generator).view(kinds, visits, self.samples)
         turn = torch.rand(visits, kinds, generator=generator).argsort(1)
         return table[turn, torch.arange(visits)[:, None]].flatten()[: self.resampled_length()]
 
