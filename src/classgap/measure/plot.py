@@ -137,15 +137,18 @@ def worst_pairs(report: AuditReport, limit: int = 24) -> alt.TopLevelMixin | Non
     support = np.maximum(report.per_class["support"][order], 1)
     names = [report.classes[k] for k in order]
     rows = [
-        {"true": names[i], "predicted": names[j], "share": round(float(block[i, j] / support[i]), 4), "count": int(block[i, j])}
+        {"true": names[i], "predicted": names[j], "row": i, "column": j, "count": int(block[i, j]),
+         "share": round(float(block[i, j] / support[i]), 4)}
         for i in range(len(order))
         for j in range(len(order))
         if i != j
     ]  # fmt: skip
+    # Sorted by a number, not by a list of names: Vega-Lite would write the names into an expression.
+    across, down = alt.EncodingSortField("column", "min"), alt.EncodingSortField("row", "min")
     axis = alt.Axis(labelAngle=-50, orient="top", labelLimit=90)
     chart = alt.Chart(_data(rows)).mark_rect(cornerRadius=2).encode(
-        alt.X("predicted:N", sort=names, axis=axis, title="predicted"),
-        alt.Y("true:N", sort=names, title="true"),
+        alt.X("predicted:N", sort=across, axis=axis, title="predicted"),
+        alt.Y("true:N", sort=down, title="true"),
         alt.Color("share:Q", scale=alt.Scale(range=["#e8703a14", "#e8703a"], domainMin=0),
                   legend=alt.Legend(title="share of the true class", format=_PERCENT, gradientLength=140)),
         tooltip=[alt.Tooltip("true:N"), alt.Tooltip("predicted:N"), alt.Tooltip("share:Q", format=".1%"), "count:Q"],

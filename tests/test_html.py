@@ -1,0 +1,115 @@
+"""The report page: self-contained, small, and safe whatever classes are called."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.reports import HOSTILE, comparison, full_report, label_report
+
+from classgap.measure import audit, html
+from classgap.measure.auditing import audit_counts
+
+
+class Outline(HTMLParser):
+    """Tags with their attributes, and the text of each script."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.text: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.tags and self.tags[-1][0] == "script":
+            self.scripts[-1] += data
+        else:
+            self.text.append(data)
+
+
+def payload(text: str) -> dict[str, Any]:
+    return dict(json.loads(Outline(text).scripts[0]))
+
+
+def test_names_cannot_leave_their_place() -> None:
+    for text in (html.render_audit(full_report(names=HOSTILE)), html.render_comparison(comparison(names=HOSTILE))):
+        page = Outline(text)
+        assert len(page.scripts) == 3  # data, the page's own, Vega
+        assert payload(text)["tables"]["classes"]["data"]["name"] == HOSTILE
+        body = text[: text.index('<script type="application/json"')]
+        for name in HOSTILE[:2]:
+            assert name not in body
+
+
+def test_nothing_is_loaded_from_elsewhere() -> None:
+    page = Outline(html.render_audit(full_report(), source="<i>file.npz"))
+    for tag, attributes in page.tags:
+        for name in ("src", "href"):
+            assert re.match(r"(#|data:|$)", attributes.get(name) or ""), (tag, attributes)
+        if attributes.get("http-equiv") == "Content-Security-Policy":
+            assert "default-src 'none'" in str(attributes["content"])
+            assert "http" not in str(attributes["content"])
+    assert "<i>file.npz" in "".join(page.text)
+
+
+def test_thousand_classes_stay_small(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(0.2, (1000, 1000)) + np.diag(rng.integers(20, 200, 1000))
+    report = audit_counts(counts, [f"a fairly long class name number {k}" for k in range(1000)])
+    text = html.render_audit(report, tmp_path / "report.html")
+    assert (tmp_path / "report.html").stat().st_size < 5e6
+    pairs = payload(text)["tables"]["pairs"]["data"]
+    assert len(pairs["true"]) < 20_000
+    assert set(pairs["true"]) == set(report.classes)  # every class keeps its own worst confusions
+    assert pairs["count"] == sorted(pairs["count"], reverse=True)
+    every = report.confusion.worst_pairs(html.tables.MAX_PAIRS)
+    assert [pair.count for pair in every] == pairs["count"][: len(every)]
+
+
+def test_numbers_on_the_page_are_those_of_the_report() -> None:
+    report = full_report()
+    text = html.render_audit(report)
+    found = payload(text)["tables"]
+    np.testing.assert_allclose(found["classes"]["data"]["accuracy"], report.per_class["accuracy"], rtol=1e-4)
+    assert found["metrics"]["data"]["value"][0] == pytest.approx(report.overall.value, rel=1e-4)
+    assert f"{100 * report.hard.value:.1f}\u00a0%" in "".join(Outline(text).text)
+    shown = {column["key"] for column in found["classes"]["columns"]}
+    assert {"spread", "logit_margin", "ece", "top5"} <= shown
+    assert len(found["groups"]["data"]["value"]) == sum(len(groups) for groups in report.groups.values())
+
+
+def test_every_column_is_explained() -> None:
+    report = full_report(train_counts=[5] * 6)
+    columns = html.tables.class_table(report)["columns"] + html.tables.change_table(comparison())["columns"]
+    assert [column["key"] for column in columns if not column["help"]] == []
+
+
+def test_absent_class_and_perfect_model() -> None:
+    report = audit([0, 0, 1, 1], [0, 0, 1, 1], class_names=["a", "b", "never"])
+    found = payload(html.render_audit(report))["tables"]
+    assert found["classes"]["data"]["accuracy"] == [1.0, 1.0, None]
+    assert "pairs" not in found
+
+
+def test_comparison_page(tmp_path: Path) -> None:
+    changes = comparison(30)
+    text = changes.to_html(tmp_path / "c.html").read_text(encoding="utf-8")
+    found = payload(text)
+    assert set(found["figures"]) == {"dumbbells", "before_after"}
+    np.testing.assert_allclose(found["tables"]["classes"]["data"]["delta"], changes.per_class["delta"], rtol=1e-4)
+    assert changes.verdict.title in "".join(Outline(text).text)
+
+
+def test_reports_write_their_page(tmp_path: Path) -> None:
+    assert label_report(3).to_html(tmp_path / "a.html").read_text(encoding="utf-8").startswith("<!doctype html>")
