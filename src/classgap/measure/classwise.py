@@ -58,3 +58,9 @@ def divide(numerator: Any, denominator: Any) -> Float64s:
     result = np.full(top.shape, np.nan)
     np.divide(top, bottom, out=result, where=bottom != 0)
     return result
+
+
+def log_sum_exp(values: Float64s) -> Float64s:
+    """Logarithm of the summed exponentials of each row; entries may be -inf as long as one in each row is not."""
+    top = values.max(axis=1)
+    return np.asarray(top + np.log(np.exp(values - top[:, None]).sum(axis=1)))

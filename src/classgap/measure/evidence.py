@@ -100,6 +100,10 @@ def percent(share: float) -> str:
     return "under 1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
 
 
+def _many(count: int, thing: str) -> str:
+    return f"{count} {thing}{'s' if count != 1 else ''}"
+
+
 def confusion(outcome: Outcome) -> Evidence:
     """Errors that go to one other class more often than if they fell on all others alike (binomial, any of K - 1)."""
     from scipy.stats import binom
@@ -167,8 +171,8 @@ def under_prediction(outcome: Outcome) -> Evidence:
     def cause(k: int) -> Cause:
         ratio = float(outcome.predicted[k] / outcome.support[k])
         sentence = (
-            f"The model avoids it: predicted {outcome.predicted[k]} times where it occurs {outcome.support[k]} times "
-            f"({missed[k]} missed, {false[k]} false alarms)."
+            f"The model avoids it: predicted {_many(outcome.predicted[k], 'time')} where it occurs "
+            f"{_many(outcome.support[k], 'time')} ({missed[k]} missed, {false[k]} wrongly predicted)."
         )
         remedy = "Raise its score after training: `classgap fix` fits per-class offsets on held-out predictions."
         return Cause("underpredicted", ratio, float(p_values[k]), sentence, remedy)
@@ -263,8 +267,8 @@ def scarcity(outcome: Outcome, train_counts: Ints) -> Evidence:
 
     def cause(k: int) -> Cause:
         sentence = (
-            f"Trained on {train_counts[k]} samples where the median class has {typical:.0f}; classes with at least that many "
-            f"reach {percent(level)}, this one {percent(accuracy[k])}."
+            f"Trained on {_many(train_counts[k], 'sample')} where the median class has {typical:.0f}; classes with at least "
+            f"that many reach {percent(level)}, this one {percent(accuracy[k])}."
         )
         remedy = (
             "Collect more samples, or make up for them: train with logit adjustment or ELM (`classgap.losses`), or shift the "

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from classgap.measure.classwise import Float64s, Floats, Ints, divide, group_sums, row_blocks
+from classgap.measure.classwise import Float64s, Floats, Ints, divide, group_sums, log_sum_exp, row_blocks
 from classgap.measure.evidence import Cause, Evidence, percent
 from classgap.measure.margins import ScoreKind
 
@@ -15,7 +15,7 @@ UNLIKELY = 0.1
 # … and matters when a class has this many more of them than expected, in number and as a share of its samples.
 MIN_SAMPLES, MIN_SHARE = 3, 0.05
 LISTED = 50
-TEMPERATURE_ROWS = 5000
+TEMPERATURE_ROWS = 2000
 
 
 def wrong_labels(scores: Floats, y_true: Ints, names: tuple[str, ...], kind: ScoreKind) -> Evidence:
@@ -112,10 +112,9 @@ def _temperature(scores: Floats, y_true: Ints, kind: ScoreKind) -> float:
 
     rows = np.unique(np.linspace(0, len(scores) - 1, min(len(scores), TEMPERATURE_ROWS)).astype(int))
     values, labels = _log_scores(scores[rows], kind), y_true[rows]
-    values -= values.max(axis=1, keepdims=True)
 
     def loss(log_temperature: float) -> float:
         scaled = values / np.exp(log_temperature)
-        return float(np.mean(np.log(np.exp(scaled).sum(axis=1)) - scaled[np.arange(len(rows)), labels]))
+        return float(np.mean(log_sum_exp(scaled) - scaled[np.arange(len(rows)), labels]))
 
-    return float(np.exp(minimize_scalar(loss, bounds=(-4.0, 4.0), method="bounded").x))
+    return float(np.exp(minimize_scalar(loss, bounds=(-4.0, 4.0), method="bounded", options={"xatol": 1e-3}).x))
