@@ -11,6 +11,7 @@ from classgap.cli.audit import audit
 from classgap.cli.compare import compare
 from classgap.cli.data import app as data_app
 from classgap.cli.demo import demo
+from classgap.cli.methods import methods
 from classgap.cli.train import train
 
 app = typer.Typer(
@@ -42,3 +43,4 @@ app.command()(audit)
 app.command()(compare)
 app.command()(train)
 app.add_typer(data_app, name="data")
+app.command()(methods)

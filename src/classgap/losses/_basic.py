@@ -22,6 +22,12 @@ from classgap.registry import Float, method
 class CrossEntropyLoss(ClassLoss):
     """Plain cross-entropy, optionally with label smoothing: the baseline every method is compared with.
 
+    It fits the probability of the label given the input, frequent classes first because they have more samples. Smoothing
+    moves a share of each target to all classes, which bounds how far logits are driven apart.
+
+    When to use: first, always. Without it no other number means anything.
+    Pitfalls: on long-tailed data its scores favour frequent classes: compare methods by per-class accuracy, not overall.
+
     Args:
         label_smoothing: Share of the target spread evenly over all classes.
     """

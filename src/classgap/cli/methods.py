@@ -1,0 +1,106 @@
+"""``classgap methods``: every method, its parameters and what it needs; or the card of one."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, get_args
+
+import typer
+
+from classgap._checks import InputError, did_you_mean
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from classgap._cards import Card
+
+
+def methods(
+    name: Annotated[str | None, typer.Argument(help="Show this method's card.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> None:
+    """List every method with its parameters, or explain one."""
+    from classgap.cli._output import console
+
+    cards, missing = _all_cards()
+    if name is not None:
+        known = {card.name for card in cards}
+        if name not in known:
+            hint = f"; {missing[0]}" if missing else ""
+            raise InputError(did_you_mean(name, known, what="method") + hint)
+        cards = [card for card in cards if card.name == name]
+    if as_json:
+        typer.echo(json.dumps([card.to_dict() for card in cards], indent=2, ensure_ascii=False))
+    elif name is None:
+        _print_table(cards, console())
+    else:
+        for card in cards:
+            _print_card(card, console())
+    for note in missing:
+        typer.echo(note, err=True)
+
+
+def _all_cards() -> tuple[list[Card], list[str]]:
+    """Cards of every kind that can be imported, and why others cannot."""
+    from classgap import registry
+    from classgap._cards import card
+
+    cards, missing = [], []
+    for kind in get_args(registry.Kind):
+        try:
+            cards += [card(method) for method in registry.methods(kind)]
+        except InputError as error:
+            missing.append(str(error))
+    return sorted(cards, key=lambda c: (c.kind, c.family, c.name)), missing
+
+
+def _print_table(cards: list[Card], out: Console) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    for kind in dict.fromkeys(card.kind for card in cards):
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=kind, title_justify="left", title_style="bold")
+        for heading in ("name", "family"):
+            table.add_column(heading, no_wrap=True)
+        table.add_column("needs", max_width=24)
+        table.add_column("paper", max_width=17)
+        table.add_column("parameter = default (search range)", min_width=36)
+        for card in (card for card in cards if card.kind == kind):
+            searched = (f"{p.name} = {p.default} ({p.range})" for p in card.parameters if p.search)
+            cells = (card.name, card.family, ", ".join(card.needs), card.paper, "\n".join(searched))
+            table.add_row(*(Text(cell) for cell in cells))
+        out.print(table)
+    out.print("`classgap methods NAME` explains one and lists all its parameters.", style="dim")
+
+
+def _print_card(card: Card, out: Console) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from classgap._cards import plain
+
+    out.print(Text.assemble((card.name, "bold"), f"  {plain(card.summary)}"))
+    facts = [
+        card.kind,
+        card.family,
+        card.paper,
+        f"needs {', '.join(card.needs)}" if card.needs else "needs nothing more",
+    ]
+    out.print(Text(" · ".join(facts), style="dim"))
+    if not card.soft_targets:
+        out.print(Text("hard labels only: no mixup, no smoothing", style="dim"))
+    if card.reduces_to:
+        out.print(Text(f"the same as {card.reduces_to}", style="dim"))
+    for heading, text in (("", card.what), ("When to use: ", card.when_to_use), ("Pitfalls: ", card.pitfalls)):
+        for i, paragraph in enumerate(filter(None, plain(text).split("\n\n"))):
+            out.print()
+            out.print(Text.assemble((heading if i == 0 else "", "bold"), " ".join(paragraph.split())))
+    if card.parameters:
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        for heading in ("parameter", "default", "search range", "meaning"):
+            table.add_column(heading, overflow="fold")
+        for p in card.parameters:
+            table.add_row(*(Text(cell) for cell in (p.name, str(p.default), p.range, plain(p.meaning))))
+        out.print(table)
