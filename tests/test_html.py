@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.reports import HOSTILE, comparison, full_report, label_report
 
 from classgap.measure import audit, html
 from classgap.measure.auditing import audit_counts
+from reports import HOSTILE, comparison, full_report, label_report
 
 
 class Outline(HTMLParser):

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.reports import HOSTILE, comparison, full_report, label_report
 
 from classgap._checks import InputError
 from classgap.measure import audit, plot
 from classgap.measure.embedding import embed, hard_and_confused, mostly_taken_for
+from reports import HOSTILE, comparison, full_report, label_report
 
 ALL = {"accuracy_by_class", "worst_pairs", "spread_accuracy", "margins", "reliability", "embedding"}
 
