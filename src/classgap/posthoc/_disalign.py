@@ -1,0 +1,118 @@
+"""DisAlign: a class-wise correction, mixed in by a confidence of the sample."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import expit, softmax
+
+from classgap._checks import InputError, number, one_of
+from classgap.posthoc._base import PostHocMethod, class_weights
+from classgap.posthoc._evidence import Array, Evidence
+from classgap.posthoc._solver import CHUNK, lbfgs
+from classgap.registry import Choice, Float, method
+
+
+@method(
+    "disalign",
+    kind="posthoc",
+    family="margin",
+    paper="arXiv:2103.16370",
+    needs=("features", "class_counts"),
+    space={
+        "form": Choice(("paper", "code"), default="paper"),
+        "gamma": Float(0.0, 2.0, default=1.2),
+        "ridge": Float(1e-4, 10.0, default=0.1, log=True),
+    },
+)
+class DisAlign(PostHocMethod):
+    r"""Distribution alignment: a scale and an offset a class, applied as far as the sample's confidence says.
+
+    .. math:: \hat\eta_j = \sigma (\alpha_j \eta_j + \beta_j) + (1 - \sigma) \eta_j,
+              \quad \sigma = \mathrm{sigmoid}(v^\top \phi + v_0)
+
+    The confidence :math:`\sigma` differs from sample to sample, so the result cannot be folded into a layer, and the problem is
+    not convex: L-BFGS from the starting point below finds a stationary point.
+
+    Args:
+        form: ``"paper"`` as above, starting at no change; ``"code"`` is :math:`(1 + \sigma \alpha_j) \eta_j + \sigma \beta_j`
+            with :math:`\alpha` starting at one.
+        gamma: Exponent of the class weights (generalised re-weighting).
+        ridge: Pull towards no change, relative to the weight of an average class.
+        tol: Largest gradient entry to stop at, relative to the first.
+    Attributes:
+        alpha_, beta_: ``(K,)``, in the form above.
+        confidence_: :math:`v` and, last, :math:`v_0`.
+    Reference: Zhang et al., *Distribution alignment*, CVPR 2021, arXiv:2103.16370, eq. (8)-(10).
+    """
+
+    learned = ("alpha_", "beta_", "confidence_")
+    uses_features = True
+    alpha_: Array
+    beta_: Array
+    confidence_: Array
+
+    def __init__(self, form: str = "paper", gamma: float = 1.2, ridge: float = 0.1, tol: float = 1e-4) -> None:
+        self.form = form
+        self.gamma = gamma
+        self.ridge = ridge
+        self.tol = tol
+
+    def _fit(self, evidence: Evidence) -> None:
+        one_of("form", self.form, ("paper", "code"))
+        number("gamma", self.gamma, low=0.0)
+        number("ridge", self.ridge, low=0.0)
+        features, K = evidence.features, evidence.num_classes
+        assert features is not None
+        spread = float(np.sqrt(np.mean(np.square(features[: 40 * CHUNK], dtype=np.float64)))) or 1.0
+        weights = class_weights(evidence.class_counts, self.gamma)[evidence.y]
+        weights /= weights.sum()
+        frozen = np.tile(evidence.held_out == 0, 2)
+        start = np.concatenate([np.full(K, 0.0 if self.form == "paper" else 1.0), np.zeros(K + features.shape[1] + 1)])
+        start[:K][evidence.held_out == 0] = 0.0
+
+        def objective(x: Array) -> tuple[float, Array]:
+            value, gradient = _aligned_cross_entropy(evidence.logits, features, evidence.y, weights, x, spread)
+            gradient += self.ridge / K * x
+            gradient[: 2 * K][frozen] = 0.0
+            return value + self.ridge / (2 * K) * float(x @ x), gradient
+
+        x = lbfgs(objective, start, tol=self.tol)
+        self.alpha_ = x[:K] + (1.0 if self.form == "paper" else 0.0)
+        self.beta_ = x[K : 2 * K]
+        self.confidence_ = np.append(x[2 * K : -1] / spread, x[-1])
+
+    def _transform(self, scores: Array | None, features: Array | None) -> Array:
+        assert features is not None
+        if scores is None or len(scores) != len(features):
+            raise InputError("DisAlign needs scores (n, K) and features (n, d) of the same samples")
+        sigma = expit(features @ self.confidence_[:-1] + self.confidence_[-1])[:, None]
+        slope = self.alpha_ - (1.0 if self.form == "paper" else 0.0)
+        aligned: Array = scores + sigma * (slope * scores + self.beta_)
+        return aligned.astype(scores.dtype)
+
+
+def _aligned_cross_entropy(
+    scores: Array, features: Array, y: Array, weights: Array, x: Array, spread: float
+) -> tuple[float, Array]:
+    """Weighted cross-entropy of ``η + σ (a η + b)`` and its gradient in ``(a, b, v, v0)``, by chunks of rows."""
+    K = scores.shape[1]
+    slope, offset, v = x[:K], x[K : 2 * K], x[2 * K : -1] / spread
+    value, gradient = 0.0, np.zeros(len(x))
+    for start in range(0, len(y), 8 * CHUNK):
+        eta, phi, t, u = (part[start : start + 8 * CHUNK] for part in (scores, features, y, weights))
+        sigma = expit(phi @ v + x[-1])
+        change = slope * eta + offset
+        logits = eta + sigma[:, None] * change
+        logits -= logits.max(axis=1, keepdims=True)
+        at = np.arange(len(t)), t
+        value += float(u @ (np.log(np.exp(logits).sum(axis=1)) - logits[at]))
+        g = softmax(logits, axis=1)
+        g[at] -= 1
+        g *= u[:, None]
+        weighted = g * sigma[:, None]
+        gradient[:K] += (weighted * eta).sum(axis=0)
+        gradient[K : 2 * K] += weighted.sum(axis=0)
+        through = (g * change).sum(axis=1) * sigma * (1 - sigma)
+        gradient[2 * K : -1] += through @ phi / spread
+        gradient[-1] += through.sum()
+    return value, gradient

@@ -1,0 +1,82 @@
+"""MARC: a scale and an offset for each class's margin."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from classgap._checks import number, one_of
+from classgap.posthoc._base import ClasswiseAffine, class_weights
+from classgap.posthoc._evidence import Array, Evidence
+from classgap.posthoc._solver import ClasswiseProblem, solve
+from classgap.registry import Choice, Float, method
+
+
+@method(
+    "marc",
+    kind="posthoc",
+    family="margin",
+    paper="arXiv:2112.07225",
+    needs=("class_counts",),
+    space={
+        "gamma": Float(0.0, 2.0, default=1.2),
+        "normalize": Choice(("weights", "batch"), default="weights"),
+        "ridge": Float(1e-4, 10.0, default=0.1, log=True),
+    },
+)
+class MARC(ClasswiseAffine):
+    r"""Margin calibration: learn :math:`\hat\eta_j = \omega_j \eta_j + \beta_j \|W_j\|` by re-weighted cross-entropy.
+
+    .. math:: \min_{\omega, \beta} \frac1Z \sum_i U_{y_i} \mathrm{CE}(\hat\eta_i, y_i)
+              + \frac{r}{2K} (\|\omega - 1\|^2 + \|\beta\|^2), \quad U_k = K n_k^{-\gamma} / \sum_j n_j^{-\gamma}
+
+    The problem is convex and solved by Newton's method instead of epochs of SGD.
+
+    Args:
+        gamma: Exponent of the class weights; ``0`` turns re-weighting off.
+        normalize: :math:`Z`: ``"weights"`` divides by :math:`\sum_i U_{y_i}` (the authors' code), ``"batch"`` by the number of
+            samples (their equation). The two differ only in how much the ridge weighs.
+        ridge: Pull towards no change, relative to the weight of an average class. Their code does the same with weight
+            decay, though towards :math:`\omega = 0`. Classes with a handful of samples need it.
+        tol: Gradient norm to stop at, relative to the norm at no change.
+    Attributes:
+        omega_, beta_: The learned scale and offset of each margin ``(K,)``; ``1`` and ``0`` for a class without samples.
+        objective_: Value reached.
+    Example:
+        >>> scores = np.array([[2.0, 1.0], [1.5, 1.0], [1.2, 1.0], [1.0, 0.8]])
+        >>> marc = MARC().fit(scores, [0, 0, 1, 1], class_counts=[100, 2], weight_norms=[2.0, 1.0])
+        >>> marc.omega_.shape, marc.beta_.shape
+        ((2,), (2,))
+    Reference: Wang et al., *Margin calibration for long-tailed visual recognition*, ACML 2022, arXiv:2112.07225, eq. 8-12.
+    """
+
+    learned = ("omega_", "beta_", "scale_", "offset_")
+    omega_: Array
+    beta_: Array
+    objective_: float
+
+    def __init__(self, gamma: float = 1.2, normalize: str = "weights", ridge: float = 0.1, tol: float = 1e-4) -> None:
+        self.gamma = gamma
+        self.normalize = normalize
+        self.ridge = ridge
+        self.tol = tol
+
+    def _fit(self, evidence: Evidence) -> None:
+        number("gamma", self.gamma, low=0.0)
+        number("ridge", self.ridge, low=0.0)
+        one_of("normalize", self.normalize, ("weights", "batch"))
+        weights = class_weights(evidence.class_counts, self.gamma)[evidence.y]
+        unit = np.ones(evidence.num_classes) if evidence.weight_norms is None else evidence.weight_norms
+        solution = solve(
+            ClasswiseProblem(
+                evidence.logits,
+                evidence.y,
+                weights,
+                float(weights.sum()) if self.normalize == "weights" else float(len(weights)),
+                unit,
+                ridge=self.ridge,
+                free=evidence.held_out > 0,
+            ),
+            tol=self.tol,
+        )
+        self.omega_, self.beta_, self.objective_ = solution.scale, solution.offset, solution.value
+        self.scale_, self.offset_ = solution.scale, unit * solution.offset

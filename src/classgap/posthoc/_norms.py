@@ -1,0 +1,109 @@
+"""Scales from the last layer's row norms (τ-norm) or learned (LWS)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from classgap._checks import InputError, number, one_of
+from classgap.posthoc._adjust import TAU_GRID
+from classgap.posthoc._base import ClasswiseAffine, balanced_accuracy, class_weights
+from classgap.posthoc._evidence import Array, Evidence
+from classgap.posthoc._solver import ClasswiseProblem, solve
+from classgap.registry import Choice, Float, method
+
+
+@method(
+    "tau_norm",
+    kind="posthoc",
+    family="norm",
+    paper="arXiv:1910.09217",
+    space={"tau": Float(0.0, 2.0, default=1.0)},
+)
+class TauNorm(ClasswiseAffine):
+    r"""τ-normalisation: divide each row of the last layer by :math:`\|W_j\|^\tau` and drop the bias.
+
+    Works on scores: :math:`w_j^\top \phi = \eta_j - b_j`. Needs ``weight_norms``; ``bias`` where the layer has one.
+
+    Args:
+        tau: ``1`` gives unit rows, ``0`` the layer without its bias. None (default) picks the value of 0, 0.1, …, 2 with the
+            best balanced accuracy on the samples given to ``fit``.
+    Attributes:
+        tau_: The exponent used.
+    Reference: Kang et al., *Decoupling representation and classifier*, ICLR 2020, arXiv:1910.09217, sec. 4.
+    """
+
+    tau_: float
+
+    def __init__(self, tau: float | None = None) -> None:
+        self.tau = tau
+
+    def _fit(self, evidence: Evidence) -> None:
+        if evidence.weight_norms is None:
+            raise InputError("TauNorm needs weight_norms=, the norm of each row of the last layer")
+        bias = np.zeros(evidence.num_classes) if evidence.bias is None else evidence.bias
+        log_norms = np.log(evidence.weight_norms)
+        if self.tau is None:
+            raw = evidence.logits - bias
+            self.tau_ = float(
+                max(TAU_GRID, key=lambda tau: balanced_accuracy(raw * np.exp(-tau * log_norms), evidence.y))
+            )
+        else:
+            self.tau_ = number("tau", self.tau, low=0.0)
+        self.scale_ = np.exp(-self.tau_ * log_norms)
+        self.offset_ = -self.scale_ * bias
+
+
+@method(
+    "lws",
+    kind="posthoc",
+    family="norm",
+    paper="arXiv:1910.09217",
+    needs=("class_counts",),
+    space={"form": Choice(("logits", "weights"), default="logits"), "ridge": Float(1e-4, 10.0, default=0.1, log=True)},
+)
+class LWS(ClasswiseAffine):
+    r"""Learnable weight scaling: one scale :math:`f_j` a class, fitted as if every class were equally frequent.
+
+    Class-aware sampling is replaced by its expectation: sample weights :math:`1 / n_{y}` of the samples given to ``fit``.
+
+    Args:
+        form: ``"logits"`` scales the whole score, :math:`f_j (w_j^\top \phi + b_j)` (the authors' code); ``"weights"`` only the
+            product, :math:`f_j w_j^\top \phi + b_j` (their paper; needs ``bias``).
+        ridge: Pull towards :math:`f = 1`, relative to the weight of an average class.
+        tol: Gradient norm to stop at, relative to the norm at :math:`f = 1`.
+    Reference: Kang et al., *Decoupling representation and classifier*, ICLR 2020, arXiv:1910.09217, sec. 4.
+    """
+
+    objective_: float
+
+    def __init__(self, form: str = "logits", ridge: float = 0.1, tol: float = 1e-4) -> None:
+        self.form = form
+        self.ridge = ridge
+        self.tol = tol
+
+    def _fit(self, evidence: Evidence) -> None:
+        one_of("form", self.form, ("logits", "weights"))
+        number("ridge", self.ridge, low=0.0)
+        pivot: Array | None = None
+        if self.form == "weights":
+            if evidence.bias is None:
+                raise InputError('LWS(form="weights") needs bias=, the last layer\'s; use form="logits" without it')
+            pivot = evidence.bias
+        weights = class_weights(evidence.held_out, 1.0)[evidence.y]
+        solution = solve(
+            ClasswiseProblem(
+                evidence.logits,
+                evidence.y,
+                weights,
+                float(weights.sum()),
+                np.ones(evidence.num_classes),
+                pivot=pivot,
+                ridge=self.ridge,
+                free_offset=False,
+                free=evidence.held_out > 0,
+            ),
+            tol=self.tol,
+        )
+        self.objective_ = solution.value
+        self.scale_ = solution.scale
+        self.offset_ = np.zeros(evidence.num_classes) if pivot is None else (1 - solution.scale) * pivot

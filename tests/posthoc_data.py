@@ -1,0 +1,43 @@
+"""Small scores with a known story, shared by the post-hoc tests."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Task(NamedTuple):
+    """A linear head on Gaussian features, trained on a long tail."""
+
+    scores: np.ndarray
+    y: np.ndarray
+    features: np.ndarray
+    weight: np.ndarray
+    bias: np.ndarray
+    counts: np.ndarray
+
+    @property
+    def norms(self) -> np.ndarray:
+        return np.linalg.norm(self.weight, axis=1)
+
+    @property
+    def context(self) -> dict[str, np.ndarray]:
+        return {
+            "class_counts": self.counts,
+            "weight_norms": self.norms,
+            "bias": self.bias,
+            "features": self.features,
+        }
+
+
+def long_tailed_task(num_classes: int = 5, per_class: int = 60, dim: int = 8, seed: int = 0) -> Task:
+    """Scores as a head trained on counts 1000, …, 10 would give them, on held-out samples in equal numbers."""
+    rng = np.random.default_rng(seed)
+    counts = np.geomspace(1000, 10, num_classes).astype(int)
+    means = rng.normal(size=(num_classes, dim))
+    y = np.repeat(np.arange(num_classes), per_class)
+    features = (means[y] + 1.2 * rng.normal(size=(len(y), dim))).astype(np.float64)
+    weight = means / 1.2**2
+    bias = np.log(counts / counts.sum()) - (means**2).sum(1) / (2 * 1.2**2)
+    return Task(features @ weight.T + bias, y, features, weight, bias, counts)

@@ -1,0 +1,212 @@
+"""What holds for every post-hoc method, whatever it does; parametrised over the registry."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from posthoc_data import Task, long_tailed_task
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+
+from classgap import registry
+from classgap._checks import InputError
+from classgap.posthoc import PostHocMethod, load, save
+
+METHODS = {m.name: m for m in registry.methods("posthoc")}
+FOLDABLE = [name for name in METHODS if name != "disalign"]
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    return long_tailed_task()
+
+
+@pytest.fixture(scope="module", params=sorted(METHODS))
+def fitted(request: pytest.FixtureRequest, task: Task) -> PostHocMethod:
+    return METHODS[request.param].cls().fit(task.scores, task.y, **task.context)
+
+
+def test_every_public_estimator_is_declared() -> None:
+    import classgap.posthoc as public
+
+    classes = {getattr(public, name) for name in public.__all__ if isinstance(getattr(public, name), type)}
+    methods = {c for c in classes if issubclass(c, PostHocMethod) and c is not PostHocMethod}
+    assert methods == {m.cls for m in METHODS.values()}
+    assert all(m.paper and m.summary for m in METHODS.values())
+
+
+def test_import_needs_no_torch() -> None:
+    code = "import sys, classgap.posthoc; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_shapes_types_and_agreement(fitted: PostHocMethod, task: Task) -> None:
+    scores = fitted.transform(task.scores, features=task.features)
+    probabilities = fitted.predict_proba(task.scores, features=task.features)
+    assert scores.shape == probabilities.shape == task.scores.shape
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1)
+    np.testing.assert_array_equal(fitted.predict(task.scores, features=task.features), scores.argmax(axis=1))
+    np.testing.assert_array_equal(fitted.classes_, np.arange(5))
+
+
+def test_single_precision_stays_single(fitted: PostHocMethod, task: Task) -> None:
+    single = task.scores.astype(np.float32)
+    assert fitted.transform(single, features=task.features.astype(np.float32)).dtype == np.float32
+
+
+def test_parameters_follow_scikit_learn(fitted: PostHocMethod) -> None:
+    twin = clone(fitted)
+    assert twin.get_params() == fitted.get_params()
+    with pytest.raises(NotFittedError):
+        twin.predict(np.zeros((1, 5)), features=np.zeros((1, 8)))
+
+
+def test_fit_changes_no_input(fitted: PostHocMethod, task: Task) -> None:
+    before = task.scores.copy(), task.features.copy()
+    clone(fitted).fit(task.scores, task.y, **task.context)
+    np.testing.assert_array_equal(task.scores, before[0])
+    np.testing.assert_array_equal(task.features, before[1])
+
+
+def test_fit_is_repeatable(fitted: PostHocMethod, task: Task) -> None:
+    again = clone(fitted).fit(task.scores, task.y, **task.context)
+    for name in fitted.learned:
+        np.testing.assert_array_equal(getattr(again, name), getattr(fitted, name))
+
+
+def test_labels_may_be_names(fitted: PostHocMethod, task: Task) -> None:
+    names = np.array(["e", "b", "d", "a", "c"])  # not sorted: columns keep their order
+    named = clone(fitted).fit(task.scores, names[task.y], classes=names, **task.context)
+    expected = names[fitted.predict(task.scores, features=task.features)]
+    np.testing.assert_array_equal(named.predict(task.scores, features=task.features), expected)
+
+
+def test_saved_and_loaded(fitted: PostHocMethod, task: Task, tmp_path) -> None:
+    loaded = load(save(fitted, tmp_path / "chosen"))
+    assert type(loaded) is type(fitted)
+    assert loaded.get_params() == fitted.get_params()
+    np.testing.assert_array_equal(
+        loaded.transform(task.scores, features=task.features), fitted.transform(task.scores, features=task.features)
+    )
+
+
+@pytest.mark.parametrize("name", FOLDABLE)
+def test_folded_head_gives_the_same_scores(name: str, task: Task) -> None:
+    method = METHODS[name].cls().fit(task.scores, task.y, **task.context)
+    weight, bias = method.fold(task.weight, task.bias)
+    expected = method.transform(task.scores, features=task.features)
+    np.testing.assert_allclose(task.features @ weight.T + bias, expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", FOLDABLE)
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_fold_writes_into_a_torch_layer(name: str, has_bias: bool, task: Task) -> None:
+    torch = pytest.importorskip("torch")
+    layer = torch.nn.Linear(8, 5, bias=has_bias)
+    with torch.no_grad():
+        layer.weight.copy_(torch.from_numpy(task.weight))
+        if has_bias:
+            layer.bias.copy_(torch.from_numpy(task.bias))
+        features = torch.from_numpy(task.features).float()
+        scores = layer(features).numpy()
+        context = {**task.context, "bias": task.bias if has_bias else None}
+        method = METHODS[name].cls().fit(scores, task.y, **context)
+        expected = method.predict(scores, features=task.features)
+        assert method.fold(layer) is layer
+        np.testing.assert_array_equal(layer(features).argmax(1).numpy(), expected)
+        assert isinstance(layer.bias, torch.nn.Parameter)
+
+
+def test_only_sample_dependent_methods_refuse_to_fold(task: Task) -> None:
+    method = METHODS["disalign"].cls().fit(task.scores, task.y, **task.context)
+    with pytest.raises(InputError, match="cannot be folded"):
+        method.fold(task.weight, task.bias)
+
+
+@pytest.mark.parametrize("name", sorted(set(METHODS) - {"crt", "tau_norm", "logit_adjustment"}))
+def test_class_without_samples_keeps_its_column(name: str, task: Task) -> None:
+    """τ-norm, logit adjustment and cRT take no class's column from its own held-out samples."""
+    rows = task.y != 2
+    context = {**task.context, "features": task.features[rows]}
+    if name == "gap_dial":
+        context["class_counts"] = np.full(5, 100)  # otherwise its prior step moves the column too
+    method = METHODS[name].cls().fit(task.scores[rows], task.y[rows], **context)
+    corrected = method.transform(task.scores, features=task.features)[:, 2]
+    # a temperature is common to all classes, so it applies to this one as well
+    common = {"temperature_scaling", "gap_dial"}
+    factor = method.scale_[2] if name in common else 1.0
+    np.testing.assert_allclose(corrected, factor * task.scores[:, 2])
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_shift_of_all_scores_of_a_sample_is_harmless_to_offsets(name: str, task: Task) -> None:
+    """Scores of a thousand must not overflow anywhere."""
+    scores = (task.scores + 1000).astype(np.float32)
+    method = METHODS[name].cls().fit(scores, task.y, **task.context)
+    assert np.isfinite(method.predict_proba(scores, features=task.features)).all()
+
+
+@pytest.mark.parametrize("name", ["marc", "disalign"])  # one on scores, one on features: the checks are shared
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"scores": np.full((300, 5), np.nan)}, "nan or infinite"),
+        ({"scores": np.zeros((300, 5, 1))}, "must be a numeric matrix"),
+        ({"scores": np.array([["a"] * 5] * 300)}, "must be a numeric matrix"),
+        ({"scores": np.zeros((299, 5))}, "same length"),
+        ({"scores": np.zeros((300, 1)), "y": np.zeros(300, int)}, "at least two columns"),
+        ({"scores": None, "features": None}, "pass scores"),
+        ({"y": np.eye(5)[np.arange(300) % 5]}, "one-hot"),
+        ({"y": np.full(300, 7)}, "1 different labels"),
+        ({"y": np.full(300, "a")}, "pass classes="),
+        ({"classes": list("abcde"), "y": np.full(300, "z")}, "not among the classes"),
+        ({"classes": list("aacde")}, "each of the 5 columns once"),
+        ({"y": np.zeros(300, int)}, "at least two classes"),
+        ({"class_counts": np.zeros(5)}, "not all zero"),
+        ({"class_counts": np.array([1, 2, 3, 4, -1])}, "non-negative"),
+        ({"class_counts": np.ones(4)}, "5 numbers"),
+        ({"class_counts": None, "prior": np.full(5, 0.3)}, "sum of 1.5"),
+        ({"prior": np.full(5, 0.2)}, "not both"),
+        ({"weight_norms": np.array([1, 1, 0, 1, 1.0])}, "class 2 has 0"),
+        ({"features": np.zeros((299, 8))}, "features"),
+    ],
+)
+def test_bad_input_says_what_to_do(name: str, change: dict, message: str, task: Task) -> None:
+    arguments = {"scores": task.scores, "y": task.y, **task.context, **change}
+    with pytest.raises(InputError, match=message):
+        METHODS[name].cls().fit(arguments.pop("scores"), arguments.pop("y"), **arguments)
+
+
+def test_two_samples(task: Task) -> None:
+    """Two samples of two classes fit (the ridge sees to it), except where cross-fitting is needed."""
+    rows = [0, 299]
+    context = {**task.context, "features": task.features[rows]}
+    for name, declared in METHODS.items():
+        if name == "gap_dial":
+            with pytest.raises(InputError, match="cross-fitting"):
+                declared.cls().fit(task.scores[rows], task.y[rows], **context)
+        else:
+            method = declared.cls().fit(task.scores[rows], task.y[rows], **context)
+            assert np.isfinite(method.transform(task.scores, features=task.features)).all()
+
+
+def test_wrong_width_at_prediction(fitted: PostHocMethod, task: Task) -> None:
+    with pytest.raises(InputError, match="must have shape"):
+        fitted.transform(task.scores[:, :3], features=task.features)
+
+
+def test_zero_count_falls_back(task: Task) -> None:
+    counts = task.counts.copy()
+    counts[4] = 0
+    for declared in METHODS.values():
+        method = declared.cls().fit(task.scores, task.y, **{**task.context, "class_counts": counts})
+        assert np.isfinite(method.transform(task.scores, features=task.features)).all()
+    assert METHODS["logit_adjustment"].cls().fit(task.scores, task.y, class_counts=counts).offset_[4] == 0
+
+
+def test_missing_files_are_named(tmp_path) -> None:
+    with pytest.raises(InputError, match=r"method\.json and method\.safetensors missing"):
+        load(tmp_path)
