@@ -40,7 +40,9 @@ def test_whole_loss_matches_reference(form, pair, spread):
     second, spreads = reference.running_moments([(f.numpy(), y.tolist()) for _, y, f in steps], K)
     sbar = 0.0 if spread == "zero" else np.nanmean(spreads[spread])
     logit = reference.logit_margin(logits, target.tolist(), reference.gamma(second, 1.7))
-    rep = reference.representation_margin(features, target.tolist(), sbar, form, pair, K)
+    totals = [float((f - f.mean(0)).square().sum(1).mean()) for _, _, f in steps]
+    running_total = np.average(totals, weights=0.9 ** np.arange(len(steps))[::-1])
+    rep = reference.representation_margin(features, target.tolist(), sbar, form, pair, K, running_total=running_total)
     assert float(criterion.last["logit"]) == pytest.approx(logit, rel=1e-5)
     assert float(criterion.last["rep"]) == pytest.approx(rep, rel=1e-5)
     assert float(value) == pytest.approx(logit + 0.3 * rep, rel=1e-5)

@@ -91,16 +91,21 @@ def logit_margin(logits, labels, gamma, log_prior=None, tau=1.0, adjust="outside
     return np.mean(losses)
 
 
-def representation_margin(features, labels, sbar, form="paper", pair="sum", num_classes=None, kappa=0.5):
+def representation_margin(
+    features, labels, sbar, form="paper", pair="sum", num_classes=None, kappa=0.5, running_total=None
+):
     """Eq. (2) on a batch, in the paper's, the release's and the scale-free scaling."""
     features = np.asarray(features, dtype=float)
     width = features.shape[1]
     total = ((features - features.mean(0)) ** 2).sum(1).mean()
     unit = {"paper": 1.0, "release": 10.0 * width, "scale_free": 2 * total * kappa}[form]
+    slack = 2 * sbar / unit
+    if running_total is not None and form == "scale_free":
+        slack = sbar / (running_total * kappa)
     losses = []
     for i, y in enumerate(labels):
         partners = [j for j in range(len(labels)) if j != i and labels[j] == y]
-        excess = [(((features[i] - features[j]) ** 2).sum() - 2 * sbar) / unit for j in partners]
+        excess = [((features[i] - features[j]) ** 2).sum() / unit - slack for j in partners]
         if not partners:
             losses.append(0.0)
         elif pair == "pairwise":

@@ -46,6 +46,9 @@ class ClassLoss(nn.Module):
     method: ClassVar[Method]
     """The declaration made by ``@method``."""
 
+    stop_gradient: ClassVar[bool] = False
+    """Whether the value contains weights that are, by design, not differentiated."""
+
     class_counts: Tensor | None
     log_prior: Tensor | None
 

@@ -120,6 +120,8 @@ def representation_margin(
     form: Form = "paper",
     pair: PairMode | None = None,
     num_classes: int | None = None,
+    total: Tensor | None = None,
+    running_total: Tensor | None = None,
     temperature: float = 0.5,
     anchors: tuple[int, int] | None = None,
     index: Tensor | None = None,
@@ -134,10 +136,12 @@ def representation_margin(
         form: ``"paper"`` is eq. (2) on the batch. ``"release"`` is what the authors' code computes: exponents divided by
             :math:`10 d`, the result times :math:`d/10`, averaged within each class and divided by :math:`K`.
             ``"scale_free"`` measures distances in units of the total scatter :math:`V` of the batch,
-            :math:`\|\phi_i-\phi_j\|^2/2V - \bar s/V`, so that the weight means the same for every :math:`K, N, d`, and,
+            :math:`\|\phi_i-\phi_j\|^2/2V - \bar s/\bar V`, so that the weight means the same for every :math:`K, N, d`, and,
             because :math:`V` is differentiated, shrinking all features together gains nothing.
         pair: How partners are combined (:func:`within_class_pull`); by default a mean in ``"scale_free"``, else a sum.
         num_classes: :math:`K`, for ``"release"``.
+        total: :math:`V`, for ``"scale_free"``; by default computed from the anchors.
+        running_total: :math:`\bar V`, to compare :math:`\bar s` with; by default :math:`V`, not differentiated.
         temperature: Softness of the ``"scale_free"`` form, in units of the total scatter.
         anchors, index, pairs: See :func:`within_class_pull`.
     Shape:
@@ -149,8 +153,10 @@ def representation_margin(
         return reduce(within_class_pull(features, target, 2 * sbar, pair=pair or "sum", **options), "mean")
     start, stop = anchors or (0, features.shape[0])
     if form == "scale_free":
-        unit = total_scatter(features[start:stop]).clamp_min(1e-12) * temperature
-        losses = within_class_pull(features, target, sbar / unit, scale=0.5 / unit, pair=pair or "mean", **options)
+        total = (total_scatter(features[start:stop]) if total is None else total).clamp_min(1e-12)
+        slack = sbar / ((total if running_total is None else running_total).detach() * temperature)
+        scale = 0.5 / (total * temperature)
+        losses = within_class_pull(features, target, slack, scale=scale, pair=pair or "mean", **options)
         return reduce(losses, "mean") * temperature
     if num_classes is None:
         raise InputError("form='release' divides by the number of classes: pass num_classes")
@@ -180,7 +186,14 @@ class MR2Loss(ClassLoss):
 
     .. math:: L = \tfrac1N\sum_i \ell_{\gamma,\mathrm{ce}}(z_i, y_i) + \lambda\, \ell_{\bar s}(\phi_i, y_i)
 
-    Class statistics are updated from the batch before they are used, while in training mode only.
+    A class whose features are large or scattered has to win by more, and samples of one class are drawn together where they are
+    further apart than the average spread. Class statistics are updated from the batch before they are used, while in
+    training mode only.
+
+    When to use: uneven class accuracy on balanced data, with a network that is trained or fine-tuned; on long tails together
+    with ``class_counts``, which adds logit adjustment.
+    Pitfalls: ``lam`` does not transfer between forms, models or batch sizes, and the paper's form with the paper's weight can
+    wreck training. Compare with ``gamma_rule="uniform"``: much of the effect may be that of a temperature.
 
     Args:
         num_classes: Number of classes :math:`K`.
@@ -212,6 +225,8 @@ class MR2Loss(ClassLoss):
 
     Reference: Zhu et al., ICLR 2026, eq. (1), (2), (4), (17).
     """
+
+    total: Tensor | None
 
     def __init__(
         self,
@@ -259,6 +274,7 @@ class MR2Loss(ClassLoss):
         self.moments = ClassMoments(
             num_classes, p=p, decay=decay, spread="pooled" if spread == "zero" else spread, num_features=num_features
         )
+        self.register_buffer("total", torch.zeros(2) if form == "scale_free" else None)
         self.queue = FeatureQueue(num_classes, queue, num_features) if queue and num_features else None
 
     @property
@@ -309,6 +325,7 @@ class MR2Loss(ClassLoss):
         rows, labels, index, anchors = collect_partners(
             features, label, index, gather=self.gather and self.training, queue=self.queue, remember=self.updating
         )
+        total, running_total = self._total_scatter(features)
         return representation_margin(
             rows,
             labels,
@@ -316,10 +333,23 @@ class MR2Loss(ClassLoss):
             form=self.form,
             pair=self.pair,
             num_classes=self.num_classes,
+            total=total,
+            running_total=running_total,
             anchors=anchors,
             index=index,
             pairs=pairs,
         )
+
+    def _total_scatter(self, features: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Total scatter of the batch, and its running mean."""
+        if self.total is None:
+            return None, None
+        batch = total_scatter(features)
+        if self.updating:
+            value = batch.detach().to(self.total.dtype)
+            self.total.mul_(self.moments.decay).add_(torch.stack((value, torch.ones_like(value))))
+        running = self.total[0] / self.total[1]
+        return batch, torch.where(self.total[1] > 0, running, batch.detach().to(running.dtype)).clamp_min(1e-12)
 
     compute_empty = compute  # a rank without samples still takes part in the collectives
 
