@@ -244,6 +244,14 @@ def test_one_or_two_classes(k):
     assert all(c.kind != "confused" for d in found for c in d.causes)
 
 
+@pytest.mark.parametrize("features", [np.full((40, 3), 0.1), np.repeat(np.eye(4, 3), 10, axis=0)])
+def test_features_without_scatter_crowd_nothing(features):
+    y = np.repeat(np.arange(4), 10)
+    shape = geometry.describe(features, y, 4)
+    found = diagnose(np.full((4, 4), 3), range(4), list("abcd"), geometry=shape)
+    assert not kinds(found)
+
+
 def test_threshold_is_that_of_benjamini_and_hochberg():
     p = np.array([0.001, 0.012, 0.014, 0.6, np.nan])
     assert diagnosis._discovery_threshold(p, 0.05) == 0.014

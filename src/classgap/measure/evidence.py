@@ -217,7 +217,7 @@ def crowding(outcome: Outcome, geometry: Geometry) -> Evidence:
     from scipy.stats import norm
 
     means = geometry.spread.means
-    distance, rival = smallest(geometry.fisher.distance)
+    distance, rival = smallest(np.where(np.isinf(geometry.fisher.distance), np.nan, geometry.fisher.distance))
     typical = _median(distance)
     noise = divide(1.0, outcome.support)
     both = noise + np.where(rival >= 0, noise[rival], np.nan)

@@ -167,8 +167,9 @@ def _distances_under(covariance: Float64s, means: Float64s, ridge: float) -> Flo
     present = ~np.isnan(means[:, 0])
     centred = np.where(present[:, None], means - means[present].mean(axis=0), 0.0)
     scale = np.trace(covariance) / width
-    # Rounding leaves a trace of scatter where features are constant within classes.
-    exact = scale <= (1e-12 * np.abs(means[present]).max()) ** 2
+    # Rounding leaves a trace of scatter where features are constant within classes, and of distance where they all are.
+    negligible = (1e-12 * np.abs(means[present]).max()) ** 2
+    exact = scale <= negligible
     if exact:
         whitened = centred
     else:
@@ -177,7 +178,7 @@ def _distances_under(covariance: Float64s, means: Float64s, ridge: float) -> Flo
     norms = np.einsum("kd,kd->k", whitened, whitened)
     squared = np.maximum(norms[:, None] + norms - 2 * whitened @ whitened.T, 0.0)
     if exact:
-        squared = np.where(squared > 1e-24 * norms.max(), np.inf, 0.0)
+        squared = np.where(squared > negligible, np.inf, 0.0)
     squared[~present] = np.nan
     squared[:, ~present] = np.nan
     return np.asarray(squared)
