@@ -172,6 +172,8 @@ class LearningFromFailureLoss(ClassLoss):
     Reference: Nam et al., *Learning from failure*, NeurIPS 2020.
     """
 
+    stop_gradient = True
+
     sample_loss: Tensor
     sample_label: Tensor
 

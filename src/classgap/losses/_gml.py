@@ -148,6 +148,8 @@ class GMLLoss(CompositeLoss):
     labels*, ICML 2023.
     """
 
+    stop_gradient = True
+
     def __init__(
         self,
         num_classes: int,

@@ -200,6 +200,8 @@ class SeesawLoss(ClassLoss):
         counts: ``"running"`` (labels seen so far, kept in the state) or ``"training"`` (``class_counts``).
     """
 
+    stop_gradient = True
+
     seen_counts: Tensor
 
     def __init__(
