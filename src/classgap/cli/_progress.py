@@ -13,11 +13,10 @@ if TYPE_CHECKING:
 
 
 class RunProgress:
-    """One bar over ``runs`` training runs; call :meth:`start` before each and hand :meth:`watch` to it.
+    """One bar over ``runs`` training runs; call :meth:`start` before each and hand :meth:`watch` to it::
 
-    Example:
         with RunProgress(console) as progress:
-                    progress.start("resnet32 · mr2")
+            progress.start("resnet32 · mr2")
             fit(config, folder, watch=progress.watch)
     """
 

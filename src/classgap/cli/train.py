@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -43,7 +44,8 @@ def train(
     if precision is not None:
         settings = [*(settings or []), f"precision={precision}"]
     config, folder = _resolve(recipe, settings or [], out, resume, quick)
-    console = Console()
+    # With several devices this runs once for each; one of them talks.
+    console = Console(quiet=any(os.environ.get(rank, "0") != "0" for rank in ("LOCAL_RANK", "NODE_RANK")))
     from classgap.cli._progress import RunProgress
     from classgap.train import fit
 

@@ -158,7 +158,7 @@ def _npz(name: str, path: Path) -> Source:
     if not path.is_file():
         raise InputError(f"there is no file {path} (from data {name!r}); the path is relative to {Path.cwd()}")
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in archive.files}
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(

@@ -11,6 +11,7 @@ import torch
 from lightning_fabric import Fabric
 
 from classgap._checks import InputError
+from classgap.stats import gather_rows
 
 
 def replace_file(temporary: Path, path: Path) -> None:
@@ -58,9 +59,7 @@ def rng_state(fabric: Fabric) -> torch.Tensor:
     state = torch.get_rng_state()
     if fabric.device.type == "cuda":
         state = torch.cat([state, torch.cuda.get_rng_state(fabric.device)])
-    gathered = fabric.all_gather(state[None])
-    assert isinstance(gathered, torch.Tensor)
-    return gathered.reshape(-1, len(state)).cpu()
+    return gather_rows(state[None].to(fabric.device)).cpu()
 
 
 def restore_rng(fabric: Fabric, states: torch.Tensor) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from classgap.data import Normalise, Split
+from classgap.stats import gather_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,12 +70,4 @@ def forward_all(
     finally:
         model.train(was_training)
     logits, features = (torch.cat(part).float() for part in zip(*parts, strict=True))
-    return _gather(fabric, logits)[: len(split)], _gather(fabric, features)[: len(split)]
-
-
-def _gather(fabric: Fabric, rows: Tensor) -> Tensor:
-    if fabric.world_size == 1:
-        return rows
-    gathered = fabric.all_gather(rows)
-    assert isinstance(gathered, Tensor)
-    return gathered.flatten(0, 1)
+    return gather_rows(logits)[: len(split)], gather_rows(features)[: len(split)]

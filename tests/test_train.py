@@ -1,0 +1,316 @@
+"""The loop: identities, determinism, resuming a killed run, several processes, and errors that keep what is there."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from classgap._checks import InputError
+from classgap.train import Progress, TrainConfig, fit
+
+SMALL = ["data.per_class=13", "epochs=3", "batch=24", "optim.lr=0.05", "model=mlp-16"]
+CLI = [sys.executable, "-m", "classgap", "train"]
+
+
+def _fit(folder: Path, *settings: str, **options: Any) -> Any:
+    return fit(TrainConfig().override([*SMALL, *settings]), folder, accelerator="cpu", **options)
+
+
+def _weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def _same(one: Path, two: Path) -> bool:
+    a, b = _weights(one), _weights(two)
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def _run(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run([*CLI, *arguments], env=env, capture_output=True, text=True, check=check, timeout=300)
+
+
+def _sets(*settings: str) -> list[str]:
+    return [part for s in (*SMALL, *settings) for part in ("--set", s)]
+
+
+@pytest.mark.parametrize("method", ["cross_entropy", "mr2"])
+def test_a_run_is_deterministic_and_writes_what_audit_reads(tmp_path: Path, method: str) -> None:
+    one = _fit(tmp_path / "a", f"method={method}")
+    _fit(tmp_path / "b", f"method={method}")
+    _fit(tmp_path / "c", f"method={method}", "seed=1")
+    assert _same(tmp_path / "a", tmp_path / "b")
+    assert not _same(tmp_path / "a", tmp_path / "c")
+    assert (one.test.y_pred == one.test.y_true).mean() > 0.3
+    with np.load(tmp_path / "a" / "predictions_test.npz") as saved:
+        np.testing.assert_allclose(
+            saved["features"] @ saved["weight"].T + saved["bias"], saved["scores"], rtol=1e-4, atol=1e-4
+        )
+        assert saved["train_counts"].tolist() == [13] * 10
+        assert saved["class_names"].tolist() == [str(k) for k in range(10)]
+    assert (tmp_path / "a" / "predictions_val.npz").exists()
+    last = one.history[-1]
+    assert [r["epoch"] for r in one.history] == [0, 1, 2]
+    assert len(last["val"]["per_class"]) == len(last["spread"]["per_class"]) == 10
+    assert last["val"]["easy"] >= last["val"]["hard"]
+    assert last["train"]["loss"] < one.history[0]["train"]["loss"]
+    assert {"easy", "medium", "hard"} < last["spread"].keys()
+
+
+def test_model_file_is_that_of_the_plain_model(tmp_path: Path) -> None:
+    from classgap.models import build_model
+
+    _fit(tmp_path, "epochs=1")
+    build_model("mlp-16", 10, (1, 8, 8)).load_state_dict(_weights(tmp_path))
+
+
+def test_accumulated_pieces_equal_the_whole_batch(tmp_path: Path) -> None:
+    _fit(tmp_path / "whole", "method=cross_entropy", "optim.clip=0.5")
+    _fit(tmp_path / "pieces", "method=cross_entropy", "optim.clip=0.5", "optim.accumulate=5")
+    for key, value in _weights(tmp_path / "whole").items():
+        torch.testing.assert_close(_weights(tmp_path / "pieces")[key], value, rtol=1e-4, atol=1e-6)
+
+
+def test_clipping_bounds_the_step(tmp_path: Path) -> None:
+    free = _fit(tmp_path / "free", "epochs=1")
+    held = _fit(tmp_path / "held", "epochs=1", "optim.clip=0.001")
+    assert held.history[0]["train"]["loss"] > free.history[0]["train"]["loss"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["optim=adamw", "optim.lr=0.001"],
+        ["schedule=step", "schedule.milestones=1,2", "schedule.warmup=0.5"],
+        ["precision=bf16-mixed", "method=mr2"],
+        ["model=resnet20", "data.per_class=4", "epochs=1", "data.augment=crop,flip,cutout"],
+        ["model.head=cosine", "data.val_fraction=0"],
+        ["data.profile=exponential", "data.per_class=40", "data.imbalance=10", "method=mr2"],
+    ],
+    ids=lambda s: s[0],
+)
+def test_settings_train(tmp_path: Path, settings: list[str]) -> None:
+    result = _fit(tmp_path, *settings)
+    assert np.isfinite(result.test.scores).all()
+    assert (result.val is None) == ("data.val_fraction=0" in settings)
+    assert (result.test.bias is None) == ("model.head=cosine" in settings)
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("method", ["cross_entropy", "mr2"])
+@pytest.mark.parametrize("stop", [3, 6, 8, 16])  # in mid-epoch, at its end, after a mid-epoch checkpoint, near the end
+def test_a_run_cut_off_continues_bit_for_bit(tmp_path: Path, method: str, stop: int) -> None:
+    settings = (f"method={method}", "checkpoint_steps=2", "model=resnet20", "data.per_class=6", "batch=10")
+
+    def cut(position: Progress) -> None:
+        if position.step == stop:
+            raise Killed
+
+    with pytest.raises(Killed):
+        _fit(tmp_path / "cut", *settings, watch=cut)
+    resumed = _fit(tmp_path / "cut", *settings, resume=True)
+    whole = _fit(tmp_path / "whole", *settings)
+    assert _same(tmp_path / "cut", tmp_path / "whole")
+    for one, two in zip(resumed.history, whole.history, strict=True):
+        assert {**one, "seconds": 0} == {**two, "seconds": 0}
+
+
+def test_resume_after_kill_9_is_bit_identical(tmp_path: Path) -> None:
+    settings = _sets("epochs=4000", "checkpoint_steps=3", "method=mr2")
+    with subprocess.Popen(
+        [*CLI, *settings, "--out", str(tmp_path / "killed")], env={**os.environ, "OMP_NUM_THREADS": "1"}
+    ) as process:
+        deadline = time.monotonic() + 120
+        log = tmp_path / "killed" / "log.jsonl"
+        while not (log.exists() and len(log.read_bytes().splitlines()) >= 5):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+    saved = torch.load(tmp_path / "killed" / "checkpoint.pt", weights_only=True)
+    reached = saved["position"]["epoch"]
+    assert reached >= 4
+
+    def stop_there(position: Progress) -> None:
+        if position.epoch == reached + 2:
+            raise Killed
+
+    config = TrainConfig().override([s for s in settings if s != "--set"])
+    for folder, resume in (("killed", True), ("whole", False)):
+        with pytest.raises(Killed):
+            fit(config, tmp_path / folder, resume=resume, accelerator="cpu", watch=stop_there)
+    one, two = (torch.load(tmp_path / f / "checkpoint.pt", weights_only=True) for f in ("killed", "whole"))
+    assert one["position"] == two["position"] == {"epoch": reached + 2, "step": 0}
+    for part in ("model", "criterion"):
+        assert one[part].keys() == two[part].keys()
+        assert all(torch.equal(one[part][k], two[part][k]) for k in one[part])
+    assert str(one["optimizer"]) == str(two["optimizer"])
+    epochs = [json.loads(line)["epoch"] for line in log.read_text().splitlines()]
+    assert epochs == list(range(reached + 2))
+
+
+def test_two_processes_equal_one(tmp_path: Path) -> None:
+    """130 samples in batches of 23: shares of 12 and 11, and a last batch of 15 in 8 and 7."""
+    settings = _sets("batch=23", "optim.accumulate=2", "optim.clip=0.5")
+    one = fit(TrainConfig().override([s for s in settings if s != "--set"]), tmp_path / "one", accelerator="cpu")
+    done = _run(*settings, "--out", str(tmp_path / "two"), "--devices", "2", "--accelerator", "cpu")
+    assert done.stdout.count("overall") == 1  # only the first process talks
+    for key, value in _weights(tmp_path / "one").items():
+        torch.testing.assert_close(_weights(tmp_path / "two")[key], value, rtol=1e-4, atol=1e-6)
+    records = [json.loads(line) for line in (tmp_path / "two" / "log.jsonl").read_text().splitlines()]
+    for mine, theirs in zip(one.history, records, strict=True):
+        assert theirs["train"] == pytest.approx(mine["train"], rel=1e-4)
+        assert theirs["val"]["per_class"] == mine["val"]["per_class"]
+
+
+def test_a_damaged_checkpoint_is_left_alone(tmp_path: Path) -> None:
+    _fit(tmp_path)
+    checkpoint = tmp_path / "checkpoint.pt"
+    whole = checkpoint.read_bytes()
+    for damaged in (whole[: len(whole) // 2], b"", b"not a checkpoint"):
+        checkpoint.write_bytes(damaged)
+        before = {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.name != "run.json"}
+        with pytest.raises(InputError, match="damaged or half-written"):
+            _fit(tmp_path, resume=True)
+        assert {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.name != "run.json"} == before
+    torch.save({"model": {}}, checkpoint)
+    with pytest.raises(InputError, match="not a checkpoint of `classgap train`"):
+        _fit(tmp_path, resume=True)
+
+
+def test_a_finished_or_foreign_run_is_not_overwritten(tmp_path: Path) -> None:
+    _fit(tmp_path)
+    before = (tmp_path / "model.safetensors").read_bytes()
+    with pytest.raises(InputError, match="already holds a run; continue it with --resume"):
+        _fit(tmp_path)
+    with pytest.raises(InputError, match=r"other settings \(optim\.lr: 0\.05 → 0\.2\)"):
+        _fit(tmp_path, "optim.lr=0.2", resume=True)
+    _fit(tmp_path, resume=True)  # nothing left to do
+    assert (tmp_path / "model.safetensors").read_bytes() == before
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(InputError, match="cannot be read"):
+        _fit(tmp_path, resume=True)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="is a file"):
+        _fit(tmp_path / "file")
+
+
+def test_other_data_under_the_same_name_are_noticed(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    path = tmp_path / "d.npz"
+    arrays = {"x_train": rng.normal(size=(40, 5)), "y_train": np.arange(40) % 4}
+    arrays |= {"x_test": rng.normal(size=(8, 5)), "y_test": np.arange(8) % 4}
+    np.savez(path, **arrays)
+    settings = (f"data=npz:{path}", "data.per_class=none")
+    _fit(tmp_path / "run", *settings)
+    np.savez(path, **{**arrays, "y_train": arrays["y_train"][::-1]})
+    with pytest.raises(InputError, match="made on other data"):
+        _fit(tmp_path / "run", *settings, resume=True)
+
+
+def test_a_diverging_run_keeps_its_last_good_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"not finite in epoch \d.*lower optim\.lr"):
+        _fit(tmp_path, "optim.lr=1e30", "checkpoint_steps=1")
+    saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    assert all(torch.isfinite(v) for v in saved["meter"]["losses"].values())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["method=mr3"], "did you mean 'mr2'"),
+        (["method=mr2", "method.lambd=1"], "parameter of mr2 'lambd'"),
+        (["model=resnet33"], "did you mean 'resnet32'"),
+        (["data=digit"], "did you mean 'digits'"),
+        (["data.augment=crap"], "did you mean 'crop'"),
+        (["data.per_class=400"], r"lower data\.per_class"),
+    ],
+)
+def test_bad_names_cost_nothing(tmp_path: Path, settings: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        _fit(tmp_path / "run", *settings)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_loss_that_learns_is_trained_and_resumed(tmp_path: Path) -> None:
+    from classgap import registry
+    from classgap.losses import ClassLoss
+
+    class Learned(ClassLoss):
+        def __init__(self, num_classes: int) -> None:
+            super().__init__(num_classes)
+            self.log_scale = torch.nn.Parameter(torch.zeros(()))
+
+        def per_sample(self, logits: Any, target: Any, *_: Any) -> torch.Tensor:
+            return torch.nn.functional.cross_entropy(logits * self.log_scale.exp(), target, reduction="none")
+
+    registry.method("learned_scale_for_tests", kind="loss", family="test", paper="—")(Learned)
+    try:
+        _fit(tmp_path, "method=learned_scale_for_tests")
+        saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+        assert saved["criterion"]["log_scale"] != 0
+    finally:
+        del registry._METHODS["loss", "learned_scale_for_tests"]
+
+
+def test_command_line(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from classgap.cli._app import app
+
+    recipe = tmp_path / "small.py"
+    recipe.write_text(
+        "from classgap.train import TrainConfig\n"
+        "def config(quick=False):\n"
+        "    return TrainConfig(epochs=1 if quick else 99).override(['data.per_class=13', 'model=mlp-16'])\n"
+    )
+    out = str(tmp_path / "run")
+    done = CliRunner().invoke(app, ["train", str(recipe), "--quick", "--set", "seed=3", "--out", out])
+    assert done.exit_code == 0, done.output
+    assert "epoch 1/1" in done.output
+    assert "hard" in done.output
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["config"]["seed"] == 3
+    again = CliRunner().invoke(app, ["train", "--resume", "--out", out])  # the folder says what to do
+    assert again.exit_code == 0, again.output
+    assert "overall" in again.output
+
+
+def test_a_bad_setting_is_one_sentence_and_exit_code_2() -> None:
+    failed = _run("--set", "seeed=3", check=False)
+    assert failed.returncode == 2
+    assert len(failed.stderr.strip().splitlines()) == 1
+    assert "did you mean 'seed'" in failed.stderr
+    missing = _run("--resume", "--out", "no/such/run", check=False)
+    assert missing.returncode == 2
+    assert "there is no run in no/such/run" in missing.stderr
+
+
+def test_recipes_that_cannot_be_used(tmp_path: Path) -> None:
+    from classgap.cli.train import load_recipe
+
+    with pytest.raises(InputError, match="there is no recipe nowhere"):
+        load_recipe("nowhere")
+    bad = tmp_path / "bad.py"
+    bad.write_text("x = 1\n")
+    with pytest.raises(InputError, match=r"must define config\(quick=False\)"):
+        load_recipe(str(bad))
+    bad.write_text("def config(quick=False):\n    return {}\n")
+    with pytest.raises(InputError, match="must return a TrainConfig, got dict"):
+        load_recipe(str(bad))
+    (tmp_path / "text.txt").write_text("")
+    with pytest.raises(InputError, match=r"ending in \.py"):
+        load_recipe(str(tmp_path / "text.txt"))

@@ -1,0 +1,105 @@
+"""Configuration: strict overrides, JSON round trip, schedules."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from classgap._checks import InputError
+from classgap.train import DataConfig, MethodConfig, ScheduleConfig, TrainConfig
+from classgap.train.schedule import rate_factor
+
+
+def test_json_round_trip() -> None:
+    config = TrainConfig(
+        data=DataConfig(per_class=5, augment=("crop", "flip")),
+        method=MethodConfig("mr2", {"lam": 0.1, "p": 3}),
+        schedule=ScheduleConfig("step", milestones=(10, 20)),
+    )
+    assert TrainConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+@pytest.mark.parametrize(
+    ("assignment", "read", "value"),
+    [
+        ("optim.lr=5e-2", lambda c: c.optim.lr, 0.05),
+        ("data.augment=crop,flip", lambda c: c.data.augment, ("crop", "flip")),
+        ("data.augment=none", lambda c: c.data.augment, ()),
+        ("data.augment=default", lambda c: c.data.augment, None),
+        ("data.per_class=none", lambda c: c.data.per_class, None),
+        ("data=npz:/a/b.npz", lambda c: c.data.name, "npz:/a/b.npz"),
+        ("model=wrn-28-10", lambda c: c.model.name, "wrn-28-10"),
+        ("optim=adamw", lambda c: c.optim.name, "adamw"),
+        ("optim.nesterov=true", lambda c: c.optim.nesterov, True),
+        ("schedule.milestones=3,5", lambda c: c.schedule.milestones, (3, 5)),
+        ("method.lam=0.1", lambda c: c.method.params, {"lam": 0.1}),
+        ("method.form=paper", lambda c: c.method.params, {"form": "paper"}),
+        ("method.flag=True", lambda c: c.method.params, {"flag": True}),
+        ("epochs=7", lambda c: c.epochs, 7),
+    ],
+)
+def test_override(assignment: str, read: object, value: object) -> None:
+    assert read(TrainConfig().override([assignment])) == value  # type: ignore[operator]
+
+
+def test_another_method_starts_from_its_defaults() -> None:
+    config = TrainConfig().override(["method=mr2", "method.lam=0.1", "method=ldam", "method.max_margin=0.3"])
+    assert config.method == MethodConfig("ldam", {"max_margin": 0.3})
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("optim.rl=0.1", "did you mean 'optim.lr'"),
+        ("epoch=3", "did you mean 'epochs'"),
+        ("optm.lr=1", "did you mean 'optim.lr'"),
+        ("epochs=ten", "epochs must be a whole number, got 'ten'"),
+        ("epochs=0", "epochs must be a finite number"),
+        ("epochs.x=1", "epochs has no parts"),
+        ("optim.lr=nan", "optim.lr must be a finite number"),
+        ("optim.lr=0", "optim.lr"),
+        ("optim.lr", "--set wants key=value"),
+        ("optim.nesterov=yes", "must be true or false"),
+        ("optim=sdg", "did you mean 'sgd'"),
+        ("precision=bf16", "did you mean 'bf16-"),
+        ("schedule=step", "schedule.milestones"),
+        ("schedule.warmup=99", "less than epochs"),
+        ("data.val_fraction=1.5", "data.val_fraction"),
+        ("data.imbalance=0.5", "data.imbalance"),
+        ("batch=1", "batch must be"),
+    ],
+)
+def test_bad_settings(assignment: str, message: str) -> None:
+    with pytest.raises(InputError, match=message.replace(".", r"\.")):
+        TrainConfig().override([assignment])
+
+
+def test_nesterov_needs_momentum() -> None:
+    with pytest.raises(InputError, match="needs optim"):
+        TrainConfig().override(["optim.nesterov=true", "optim.momentum=0"])
+
+
+def test_unknown_key_in_a_stored_configuration() -> None:
+    with pytest.raises(InputError, match=r"did you mean 'data\.per_class'"):
+        TrainConfig.from_dict({"data": {"per_clas": 3}})
+
+
+def test_slug_and_differences() -> None:
+    one = TrainConfig()
+    two = one.override(["optim.lr=0.05", "method.label_smoothing=0.1"])
+    assert one.slug != two.slug
+    assert one.slug.startswith("digits-mlp-cross_entropy-seed0-")
+    assert "optim.lr: 0.1 → 0.05" in one.differences(two)
+    assert one.differences(one) == []
+    assert "/" not in one.override(["data=npz:a/b.npz", "model=timm:resnet18"]).slug
+
+
+def test_schedules_end_where_they_should() -> None:
+    cosine = ScheduleConfig("cosine", warmup=2, warmup_start=1 / 3, floor=0.01)
+    assert rate_factor(cosine, 0, 10) == pytest.approx(1 / 3)
+    assert rate_factor(cosine, 2, 10) == 1
+    assert rate_factor(cosine, 10, 10) == pytest.approx(0.01)
+    assert rate_factor(ScheduleConfig("constant"), 9, 10) == 1
+    steps = ScheduleConfig("step", milestones=(160, 180), gamma=0.01)
+    assert [rate_factor(steps, e, 200) for e in (159.9, 160, 180)] == pytest.approx([1, 0.01, 0.0001])
