@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from reference import compact
 from torch.nn import functional as F
 
 from classgap._checks import InputError
@@ -18,6 +17,7 @@ from classgap.losses import (
     range_terms,
     spreadout_penalty,
 )
+from reference import compact
 
 K, D = 5, 6
 

@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from reference import contrast
 from torch import nn
 from torch.nn import functional as F
 
@@ -27,6 +26,7 @@ from classgap.losses import (
     robust_centroid_contrast,
     supervised_contrast,
 )
+from reference import contrast
 
 K, D = 5, 6
 COUNTS = [40, 20, 10, 6, 4]

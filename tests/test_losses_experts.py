@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from reference import experts
 from torch import nn
 from torch.nn import functional as F
 
@@ -12,6 +11,7 @@ from classgap._checks import InputError
 from classgap.heads import FeatureTap
 from classgap.losses import DBMLoss, LearningFromFailureLoss, NCLLoss, mutual_distillation
 from classgap.models import Experts
+from reference import experts
 
 K, COUNTS = 5, [6, 5, 4, 3, 2]
 

@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from reference import information
 from torch.nn import functional as F
 
 from classgap._checks import InputError
 from classgap.losses import CMICLoss, ConfusionalSpectralLoss, concentration, confusion_direction, separation
+from reference import information
 
 K = 4
 
