@@ -113,3 +113,22 @@ def test_comparison_page(tmp_path: Path) -> None:
 
 def test_reports_write_their_page(tmp_path: Path) -> None:
     assert label_report(3).to_html(tmp_path / "a.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_chart_library_is_kept_and_does_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def bundle() -> str:
+        made.append(1)
+        return "window.vegaEmbed = '</script>';"
+
+    monkeypatch.setattr("vl_convert.javascript_bundle", bundle)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    first, second = html._vega.__wrapped__(), html._vega.__wrapped__()
+    assert first == second
+    assert "</script" not in first
+    assert len(made) == 1
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))  # nothing can be written below a file
+    assert html._vega.__wrapped__() == first
+    assert len(made) == 2

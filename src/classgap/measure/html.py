@@ -5,10 +5,14 @@ The page's content security policy forbids every request, so "no network" is enf
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import math
+import os
+import tempfile
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -218,9 +222,21 @@ def _inline_script(source: str) -> Markup:
 
 @functools.cache
 def _vega() -> Markup:
+    """Vega, Vega-Lite and Vega-Embed as one script; making it takes seconds, so it is kept in the user's cache folder."""
     import vl_convert
 
-    return _inline_script(vl_convert.javascript_bundle())  # type: ignore[call-arg]  # its stub forgets the default
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "classgap"
+    kept = folder / f"vega-{version('vl-convert-python')}.js"
+    try:
+        return Markup(kept.read_text(encoding="utf-8"))
+    except OSError:
+        script = _inline_script(vl_convert.javascript_bundle())  # type: ignore[call-arg]  # its stub forgets the default
+    with contextlib.suppress(OSError):  # a home that cannot be written to only costs the time again
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=folder, delete=False, encoding="utf-8") as partial:
+            partial.write(script)
+        os.replace(partial.name, kept)
+    return script
 
 
 def _asset(name: str) -> str:

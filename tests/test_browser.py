@@ -1,0 +1,181 @@
+"""The report page in a real headless Chromium, opened from disk."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from classgap.measure import html
+from classgap.measure.auditing import audit_counts
+from reports import HOSTILE, comparison, full_report
+
+pytestmark = pytest.mark.browser
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+QUIET = [
+    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--no-first-run",
+]  # fmt: skip
+ALL_DRAWN = "document.querySelectorAll('[data-figure]').length === document.querySelectorAll('[data-ready]').length"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright (the dev extra)")
+    if CHROMIUM is None:
+        pytest.skip("needs chromium or google-chrome on the PATH")
+    with sync_api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        yield chromium
+        chromium.close()
+
+
+class Visit:
+    """A page opened from disk, with everything the browser complained about or asked the network for."""
+
+    def __init__(self, browser: Any, file: Path, **context: Any) -> None:
+        self.context = browser.new_context(viewport=context.pop("viewport", {"width": 1280, "height": 900}), **context)
+        self.page = self.context.new_page()
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(file.as_uri())
+        self.page.wait_for_selector("html[data-interactive]", state="attached")
+
+    def draw_all(self) -> None:
+        """Scroll every figure into view and wait until it is drawn."""
+        for figure in self.page.locator("[data-figure]").all():
+            figure.scroll_into_view_if_needed()
+        self.page.wait_for_function(ALL_DRAWN, timeout=60_000)
+
+    def column(self, table: str, index: int) -> list[str]:
+        texts: list[str] = self.page.locator(f"[data-table={table}] tbody tr td:nth-child({index})").all_inner_texts()
+        return texts
+
+    def close(self) -> None:
+        """Close, after checking that all was quiet."""
+        outside = [url for url in self.requests if not url.startswith(("file:", "data:", "blob:"))]
+        self.context.close()
+        assert self.complaints == []
+        assert outside == []
+
+
+@pytest.fixture(scope="module")
+def audit_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    names = [*HOSTILE, *(f"class {k}" for k in range(24))]
+    file = tmp_path_factory.mktemp("page") / "audit.html"
+    html.render_audit(full_report(30, 20, names=names, train_counts=[50] * 30), file)
+    return file
+
+
+def test_figures_are_drawn_in_both_themes(browser: Any, audit_page: Path) -> None:
+    visit = Visit(browser, audit_page, color_scheme="dark")
+    page = visit.page
+    visit.draw_all()
+    assert page.locator("[data-figure] svg.marks").count() == 6
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.click("#theme")
+    page.wait_for_function(f"getComputedStyle(document.body).backgroundColor !== '{dark}'")
+    assert page.evaluate("document.documentElement.dataset.theme") == "light"
+    assert page.inner_text("#theme") == "Dark"
+    page.wait_for_function(
+        "document.querySelector('[data-figure] svg text[fill=\"#1d232b\"]') !== null", timeout=30_000
+    )  # legends are redrawn in the ink of the light theme
+    visit.close()
+
+
+def test_sorting_searching_filtering_and_paging(browser: Any, audit_page: Path) -> None:
+    visit = Visit(browser, audit_page)
+    page = visit.page
+    first = visit.column("classes", 2)
+    values = [float(text.split()[0]) for text in first]
+    assert values == sorted(values)
+    heading = page.locator("[data-table=classes] th", has_text="accuracy")
+    heading.locator("button").click()
+    assert heading.get_attribute("aria-sort") == "descending"
+    values = [float(text.split()[0]) for text in visit.column("classes", 2)]
+    assert values == sorted(values, reverse=True)
+    assert len(values) == 15
+    page.click("[data-table=classes] button:has-text('Show more')")
+    assert len(visit.column("classes", 1)) == 30
+    page.fill("[data-table=classes] input[type=search]", "CLASS 1")
+    assert len(visit.column("classes", 1)) == 11  # class 1 and class 10 to 19
+    page.fill("[data-table=classes] input[type=search]", "")
+    page.select_option("[data-table=classes] select", "hard")
+    assert set(visit.column("classes", 3)) == {"hard"}
+    page.fill("[data-table=pairs] input[type=number]", "3")
+    assert all(int(text) >= 3 for text in visit.column("pairs", 3))
+    visit.close()
+
+
+def test_tables_download_as_csv(browser: Any, audit_page: Path) -> None:
+    visit = Visit(browser, audit_page)
+    with visit.page.expect_download() as download:
+        visit.page.click("[data-table=classes] button:has-text('Download CSV')")
+    lines = Path(download.value.path()).read_text(encoding="utf-8")
+    assert download.value.suggested_filename == "classes.csv"
+    assert lines.startswith("name,accuracy,group,")
+    assert '"quote "" and' in lines
+    visit.close()
+
+
+def test_pairs_and_classes_open_on_click(browser: Any, audit_page: Path) -> None:
+    visit = Visit(browser, audit_page)
+    page = visit.page
+    row = page.locator("[data-table=pairs] tbody tr").nth(2)
+    true, predicted = (row.locator("td").nth(i).inner_text() for i in (0, 1))
+    row.click()
+    shown = page.inner_text("#pair")
+    assert f"{true} taken for {predicted}" in shown
+    assert f"{predicted} taken for {true}" in shown
+    page.fill("[data-table=classes] input[type=search]", HOSTILE[0])
+    page.click("[data-table=classes] tbody tr")
+    assert page.inner_text("#class h2") == HOSTILE[0]
+    assert "samples" in page.inner_text("#class")
+    page.keyboard.press("Escape")
+    assert not page.locator("#class").is_visible()
+    visit.draw_all()
+    page.locator("[data-figure=spread_accuracy] path[aria-roledescription=circle]").first.click(force=True)
+    assert page.locator("#class").is_visible()
+    visit.close()
+
+
+def test_phone_has_no_sideways_scroll(browser: Any, audit_page: Path, tmp_path: Path) -> None:
+    html.render_comparison(comparison(8, names=[*HOSTILE, "x" * 80, "y" * 80]), tmp_path / "comparison.html")
+    for file in (audit_page, tmp_path / "comparison.html"):
+        visit = Visit(browser, file, viewport={"width": 360, "height": 740}, has_touch=True)
+        visit.draw_all()
+        assert visit.page.evaluate("document.documentElement.scrollWidth") <= 360
+        visit.page.locator("[data-table=classes] tbody tr").first.tap()
+        assert visit.page.locator("#class").is_visible()
+        visit.close()
+
+
+def test_comparison_page(browser: Any, tmp_path: Path) -> None:
+    html.render_comparison(comparison(60), tmp_path / "comparison.html")
+    visit = Visit(browser, tmp_path / "comparison.html")
+    visit.draw_all()
+    visit.page.locator("[data-table=classes] th", has_text="change").locator("button").click()
+    deltas = [float(text.replace("−", "-").replace("±", "")) for text in visit.column("classes", 6)]
+    assert deltas == sorted(deltas)
+    visit.close()
+
+
+def test_thousand_classes_are_interactive_within_two_seconds(browser: Any, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(0.2, (1000, 1000)) + np.diag(rng.integers(20, 200, 1000))
+    html.render_audit(audit_counts(counts, [f"class {k}" for k in range(1000)]), tmp_path / "big.html")
+    visit = Visit(browser, tmp_path / "big.html")
+    ready = visit.page.evaluate("performance.getEntriesByName('interactive')[0].startTime")
+    visit.page.fill("[data-table=pairs] input[type=search]", "class 77")
+    assert all("class 77" in true + predicted for true, predicted in
+               zip(visit.column("pairs", 1), visit.column("pairs", 2), strict=True))  # fmt: skip
+    visit.close()
+    assert ready < 2000
