@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from classgap.measure import audit, html
+from classgap.measure import audit, compare, html
 from classgap.measure.auditing import audit_counts
 from reports import HOSTILE, comparison, full_report, label_report
 
@@ -109,6 +109,22 @@ def test_comparison_page(tmp_path: Path) -> None:
     assert set(found["figures"]) == {"dumbbells", "before_after"}
     np.testing.assert_allclose(found["tables"]["classes"]["data"]["delta"], changes.per_class["delta"], rtol=1e-4)
     assert changes.verdict.title in "".join(Outline(text).text)
+
+
+def test_runs_that_know_different_classes() -> None:
+    y_true = np.array(["a", "a", "b", "b"] * 5)
+    before, after = audit(y_true, ["a", "z", "b", "b"] * 5), audit(y_true, ["a", "b", "b", "c"] * 5)
+    pairs = payload(html.render_comparison(compare(before, [after, after])))["tables"]["pairs"]["data"]
+    found = list(zip(pairs["true"], pairs["predicted"], pairs["count"], strict=True))
+    assert sorted(found) == [("a", "b", 10), ("b", "c", 10)]
+
+
+@pytest.mark.parametrize("num_classes", [1, 2, 2100])
+def test_one_two_and_sparse_many_classes(num_classes: int) -> None:
+    y_true = np.arange(3 * num_classes) % num_classes
+    report = audit(y_true, np.where(y_true % 3 == 1, 0, y_true), n_boot=100)
+    assert len(payload(html.render_audit(report))["tables"]["classes"]["data"]["name"]) == num_classes
+    assert payload(html.render_comparison(compare(report, report, n_boot=100)))["tables"]["classes"]["data"]["delta"][0] == 0
 
 
 def test_reports_write_their_page(tmp_path: Path) -> None:

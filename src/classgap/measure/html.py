@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import altair as alt
 
     from classgap.measure.comparison import Comparison
+    from classgap.measure.confusion import Confusion
     from classgap.measure.diagnosis import Cause
     from classgap.measure.report import AuditReport, Estimate
 
@@ -100,10 +101,8 @@ def render_comparison(
     comparison: Comparison, path: Path | str | None = None, *, source: str = "", charts: Charts | None = None
 ) -> str:
     """The page of a comparison, with the arguments of :func:`render_audit`. Confusions shown are those after."""
-    from classgap.measure.confusion import Confusion
-
-    counts = sum((report.confusion.counts for report in comparison.after[1:]), comparison.after[0].confusion.counts)
-    pairs, pairs_note = tables.pair_table(Confusion(counts), comparison.classes, comparison.per_class["group"].tolist())
+    confusion = _pooled_confusion(comparison)
+    pairs, pairs_note = tables.pair_table(confusion, comparison.classes, comparison.per_class["group"].tolist())
     has_pairs = bool(pairs["data"]["true"])
     charts = plot.figures(comparison) if charts is None else charts
     payload = {
@@ -175,6 +174,22 @@ def _who(comparison: Comparison) -> str:
     parts = [f"Gained beyond noise: {names(gainers)}." if len(gainers) else "No class gained beyond noise."]
     parts.append(f"Paid: {names(payers)}." if len(payers) else "No class paid beyond noise.")
     return " ".join(parts)
+
+
+def _pooled_confusion(comparison: Comparison) -> Confusion:
+    """Counts of all runs after, in the comparison's class order (a run may not know every class)."""
+    from scipy.sparse import coo_array
+
+    from classgap.measure.confusion import Confusion
+
+    place = {name: k for k, name in enumerate(comparison.classes)}
+    shape = (len(place), len(place))
+    total = coo_array(shape, dtype=np.int64)
+    for report in comparison.after:
+        code = np.array([place[name] for name in report.classes])
+        counts = coo_array(report.confusion.counts)
+        total = total + coo_array((counts.data, (code[counts.row], code[counts.col])), shape=shape)
+    return Confusion.from_counts(total)
 
 
 def _links(**present: bool) -> list[tuple[str, str]]:
