@@ -43,8 +43,8 @@ def mean_interval(
     """Wilson interval of weighted means of class accuracies at their effective sample size.
 
     The variance is that of independent classes; each class's share gets one pseudo-sample at the group's value, so a
-    class with one sample or no error still counts as uncertain. Without any error (or any hit) the effective size is
-    that of equal classes.
+    class with one sample or no error still counts as uncertain. The effective size is never taken larger than that of
+    classes all alike: a small class without an error says little about how accurate it is.
 
     Args:
         value: ``(G,)`` the means.
@@ -54,8 +54,7 @@ def mean_interval(
     share = (correct + value[:, None]) / (support + 1)
     variance = (squared * share * (1 - share) / size).sum(1)
     of_equal_classes = divide(1, (squared / size).sum(1))
-    effective = np.where(variance > 0, divide(value * (1 - value), variance), of_equal_classes)
-    return wilson(value, effective, confidence)
+    return wilson(value, np.fmin(divide(value * (1 - value), variance), of_equal_classes), confidence)
 
 
 def bootstrap_accuracy(
@@ -74,9 +73,14 @@ def bootstrap_accuracy(
     step = max(1, BLOCK_ENTRIES // n_boot)
     for start in range(0, len(present), step):
         k = present[start : start + step]
-        hits = rng.binomial(support[k], correct[k] / support[k], size=(n_boot, len(k)))
-        low[k], high[k] = np.quantile(hits / support[k], [tail, 1 - tail], axis=0)
+        hits = _binomial(support[k], correct[k] / support[k], n_boot, rng)
+        low[k], high[k] = np.quantile(hits / support[k, None], [tail, 1 - tail], axis=1)
     return low, high
+
+
+def _binomial(size: Ints, share: Float64s, draws: int, rng: np.random.Generator) -> Ints:
+    """``(K, draws)`` hits; a class's draws lie together, which spares NumPy its set-up for each of them."""
+    return rng.binomial(size[:, None], share[:, None], size=(len(size), draws))
 
 
 def replicate_blocks(num_replicates: int, num_classes: int) -> Iterator[int]:
@@ -106,7 +110,7 @@ def observed_intervals(
     centre = Spread.estimate(correct, support, confidence).shrunk(correct, support)
     draws = np.concatenate(
         [
-            evaluate(rng.binomial(support, centre, size=(block, len(support))) / support, remainder=remainder)
+            evaluate(_binomial(support, centre, block, rng).T / support, remainder=remainder)
             for block in replicate_blocks(n_boot, len(support))
         ]
     )

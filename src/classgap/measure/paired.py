@@ -58,8 +58,8 @@ class Cells:
         """From one 2×2 table a class: ``tables[k, b, a]`` samples with *before* right if b, *after* right if a."""
         num_classes = len(tables)
         class_of = np.repeat(np.arange(num_classes), 4)
-        right = np.tile([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]], (num_classes, 1))
-        count = tables.reshape(-1)
+        right = np.tile([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], (num_classes, 1))
+        count = tables.transpose(0, 2, 1).reshape(-1)  # cells in the order of from_samples, so that both redraw alike
         keep = count > 0
         return cls(class_of[keep], count[keep], right[keep], 1, num_classes)
 

@@ -1,0 +1,147 @@
+"""Conditions for continuous integration: ``--fail-if "hard < 0.60"``.
+
+A condition is ``NAME OPERATOR NUMBER``. Names are paths in the JSON of the report or comparison:
+
+    hard                     the value; also hard.low, hard.high
+    gap_corrected.low        any metric by name
+    groups.cross.hard.low    a group under a ranking
+    class[cat].accuracy      a class by name
+    hard.delta.high          in a comparison: before, after (the default) or delta
+    verdict == worse         in a comparison: the kind of verdict
+
+Numbers may be written ``60%``. Nothing is evaluated as code.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from classgap._checks import InputError, did_you_mean
+from classgap.measure.comparison import Comparison
+from classgap.measure.report import AuditReport
+
+_OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "<=": operator.le,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+_WORDS = {"<": "below", "<=": "at most", ">": "above", ">=": "at least", "==": "equal to", "!=": "other than"}
+# The class name may hold anything, also operators and brackets, so it runs to the last "]" before a dot or an operator.
+_CONDITION = re.compile(
+    r"\s*(?P<name>class\[.*\](?:\.\w+)*|[\w.]+)\s*(?P<operator><=|>=|==|!=|<|>)\s*(?P<bound>\S+)\s*"
+)
+_CLASS = re.compile(r"class\[(?P<class>.*)\](?P<rest>(?:\.\w+)*)")
+_DEFAULTS = ("value", "after", "kind")  # what a name that stops early means
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A parsed ``--fail-if``; ``bound`` is text only for verdicts."""
+
+    text: str
+    name: str
+    operator: str
+    bound: float | str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Whether a condition held, i.e. the gate failed, and why."""
+
+    condition: str
+    failed: bool
+    sentence: str
+
+
+def parse(text: str) -> Condition:
+    """Read one condition.
+
+    Example:
+        >>> parse("worst.low < 40%")
+        Condition(text='worst.low < 40%', name='worst.low', operator='<', bound=0.4)
+    """
+    match = _CONDITION.fullmatch(text)
+    if match is None:
+        raise InputError(
+            f"cannot read the condition {text!r}; write NAME OPERATOR NUMBER, e.g. 'hard < 0.60', 'worst.low < 0.4' "
+            "or 'class[cat].accuracy < 50%'"
+        )
+    return Condition(text.strip(), match["name"], match["operator"], _bound(text, match["operator"], match["bound"]))
+
+
+def _bound(text: str, sign: str, bound: str) -> float | str:
+    try:
+        number = float(bound.removesuffix("%")) / (100 if bound.endswith("%") else 1)
+    except ValueError:
+        if sign in ("==", "!=") and bound.isidentifier():
+            return bound
+        raise InputError(f"the right side of {text!r} must be a number, got {bound!r}") from None
+    if number != number:
+        raise InputError(f"the right side of {text!r} must be a number, got {bound!r}")
+    return number
+
+
+def check(result: AuditReport | Comparison, conditions: Sequence[str]) -> tuple[Outcome, ...]:
+    """Every condition's outcome; the gate fails if any of them ``failed``. A number that is undefined fails too."""
+    parsed = [parse(text) for text in conditions]
+    tree = result.to_dict() if parsed else {}
+    return tuple(_judge(tree, condition) for condition in parsed)
+
+
+def _judge(tree: Mapping[str, Any], condition: Condition) -> Outcome:
+    value = look_up(tree, condition.name)
+    bound = condition.bound
+    if value is None:
+        reason = f"{condition.name} is undefined here (no samples to measure it on)"
+        return Outcome(condition.text, True, f"failed: {reason}, so {condition.text!r} cannot be ruled out")
+    if isinstance(value, str) != isinstance(bound, str):
+        wanted = "text, e.g. 'verdict == worse'" if isinstance(value, str) else "a number"
+        raise InputError(f"the right side of {condition.text!r} must be {wanted}, got {bound!r}")
+    failed = _OPERATORS[condition.operator](value, bound)
+    shown, limit = (v if isinstance(v, str) else f"{v:.4g}" for v in (value, bound))
+    relation = f"{'' if failed else 'not '}{_WORDS[condition.operator]} {limit}"
+    return Outcome(
+        condition.text, failed, f"{'failed' if failed else 'passed'}: {condition.name} is {shown}, {relation}"
+    )
+
+
+def look_up(tree: Mapping[str, Any], name: str) -> float | str | None:
+    """The number (or text) called ``name`` in the JSON tree of a report; None where it is undefined."""
+    found, path = _start(tree, name)
+    for part in path:
+        if not isinstance(found, Mapping) or part not in found:
+            known = found if isinstance(found, Mapping) else ()
+            raise InputError(did_you_mean(part, map(str, known), what=f"part of {name!r}:"))
+        found = found[part]
+    while isinstance(found, Mapping):
+        default = next((key for key in _DEFAULTS if key in found), None)
+        if default is None:
+            raise InputError(f"{name!r} is not a single number; say which of {', '.join(map(str, found))}")
+        found = found[default]
+    if isinstance(found, list):
+        raise InputError(f"{name!r} is a list; use class[NAME].COLUMN for a class")
+    leaf: float | str | None = found
+    return leaf
+
+
+def _start(tree: Mapping[str, Any], name: str) -> tuple[Any, list[str]]:
+    """The subtree where the path begins and the parts still to walk."""
+    if match := _CLASS.fullmatch(name):
+        rows = {str(row["name"]): row for row in tree["per_class"]}
+        if match["class"] not in rows:
+            raise InputError(did_you_mean(match["class"], rows, what="class"))
+        parts = match["rest"].split(".")[1:]
+        return rows[match["class"]], parts or ["after" if "after" in rows[match["class"]] else "accuracy"]
+    first, *rest = name.split(".")
+    scopes = {**tree["groups"], **tree["metrics"], **tree}
+    if first not in scopes:
+        numbers = [key for key, entry in scopes.items() if isinstance(entry, (Mapping, int, float))]
+        raise InputError(did_you_mean(first, [*numbers, "class[NAME]"], what="name in a condition:"))
+    return scopes[first], rest

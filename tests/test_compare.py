@@ -1,0 +1,314 @@
+"""classgap.compare: paired, per class and per group, with a verdict that holds its level."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binomtest
+
+import classgap
+from classgap._checks import InputError
+from classgap.measure import Comparison, audit_counts, compare_counts
+from classgap.measure.comparing import TITLES
+from classgap.measure.paired import Cells, benjamini_hochberg, class_changes, half_width, mcnemar
+from reference import metrics as reference
+
+Y = np.repeat(np.arange(9), 60)
+ACCURACY = np.linspace(0.95, 0.5, 9)
+
+
+def audit(y_true, y_pred, **kwargs):
+    return classgap.audit(y_true, y_pred, n_boot=100, **kwargs)
+
+
+def runs(y_true, accuracy, count, rng, *, agree=0.7, shared=None, seed_spread=0.0):
+    """Predictions of ``count`` runs that share part of their luck, sample by sample."""
+    shared = rng.random(len(y_true)) if shared is None else shared
+    num_classes = len(accuracy)
+    for _ in range(count):
+        luck = np.where(rng.random(len(y_true)) < agree, shared, rng.random(len(y_true)))
+        truth = np.clip(accuracy + seed_spread * rng.standard_normal(num_classes), 0, 1)
+        yield np.where(luck < truth[y_true], y_true, (y_true + 1) % num_classes)
+
+
+def pair(accuracy_after, *, y_true=Y, accuracy=ACCURACY, seed=0, runs_each=1):
+    rng = np.random.default_rng(seed)
+    shared = rng.random(len(y_true))
+    sides = [
+        [audit(y_true, p) for p in runs(y_true, a, runs_each, rng, shared=shared)] for a in (accuracy, accuracy_after)
+    ]
+    return sides[0], sides[1]
+
+
+def compare(before, after, **kwargs) -> Comparison:
+    return classgap.compare(before, after, **{"n_boot": 100, **kwargs})
+
+
+@given(st.integers(0, 30), st.integers(0, 30))
+def test_mcnemar_is_exact(gained, lost):
+    p_value = mcnemar(np.array([gained]), np.array([lost]))[0]
+    assert p_value == pytest.approx(reference.mcnemar_mid_p(gained, lost))
+    if gained + lost:
+        assert p_value <= binomtest(gained, gained + lost).pvalue + 1e-12
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.floats(0.01, 0.5))
+def test_false_discovery_control_is_the_step_up_procedure(p_values, level):
+    adjusted = benjamini_hochberg(np.array(p_values))
+    close = np.abs(adjusted - level) < 1e-9
+    assert ((adjusted <= level) | close == (np.array(reference.benjamini_hochberg(p_values, level)) | close)).all()
+
+
+def test_differences_are_those_of_the_two_audits():
+    (before,), (after,) = pair(ACCURACY + 0.03)
+    result = compare(before, after)
+    np.testing.assert_allclose(result.per_class["delta"], after.per_class["accuracy"] - before.per_class["accuracy"])
+    for name in ("overall", "balanced", "easy", "hard", "worst", "gap", "std"):
+        change = result.metrics[name]
+        assert change.before == before.metrics[name]
+        assert change.after == after.metrics[name]
+        assert change.delta.value == pytest.approx(change.after.value - change.before.value)
+        assert change.delta.low <= change.delta.value <= change.delta.high
+    right = [r.samples.y_pred == Y for r in (before, after)]
+    assert result.per_class["gained"].sum() == (~right[0] & right[1]).sum()
+    assert result.per_class["lost"].sum() == (right[0] & ~right[1]).sum()
+    assert result.groups["own"]["hard"] == result.hard
+
+
+def test_reference_ranking_is_that_of_before_unless_given():
+    (before,), (after,) = pair(ACCURACY)
+    hard = before.per_class["group"] == "hard"
+    result = compare(before, after)
+    expected = (after.per_class["accuracy"] - before.per_class["accuracy"])[hard].mean()
+    assert result.groups["reference"]["hard"].delta.value == pytest.approx(expected)
+    assert any("regression to the mean" in note for note in result.notes)
+    given_ = compare(before, after, reference=np.arange(9))
+    assert given_.groups["reference"]["easy"].before.value == pytest.approx(before.per_class["accuracy"][6:].mean())
+    assert not any("regression to the mean" in note for note in given_.notes)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        (np.linspace(0, 0.3, 9), "closed"),
+        (np.full(9, 0.0), "noise"),
+        (np.linspace(-0.35, 0.35, 9), "traded"),
+        (np.full(9, -0.2), "worse"),
+        (np.r_[np.full(6, 0.12), np.zeros(3)], "not_hard"),
+        (np.r_[np.full(3, 0.2), np.full(3, 0), np.full(3, -0.2)], "widened"),
+        (np.full(9, 0.15), "better"),
+    ],
+)
+def test_verdicts(change, kind):
+    accuracy = np.linspace(0.8, 0.5, 9) if kind in ("better", "not_hard", "widened") else ACCURACY
+    y_true = np.repeat(np.arange(9), 300)
+    before, after = pair(np.clip(accuracy + change, 0, 1), y_true=y_true, accuracy=accuracy)
+    verdict = compare(before, after).verdict
+    assert verdict.kind == kind, verdict
+    assert verdict.title == TITLES[kind]
+    assert verdict.sentence.startswith(verdict.title)
+
+
+def test_identical_predictions_are_within_noise():
+    (before,), _ = pair(ACCURACY)
+    result = compare(before, before)
+    assert result.verdict.kind == "noise"
+    assert (result.per_class["p_value"] == 1).all()
+    assert result.groups["cross"]["hard"].delta.low < 0 < result.groups["cross"]["hard"].delta.high
+    assert len(result.gainers) == len(result.payers) == 0
+
+
+@pytest.mark.parametrize(
+    ("runs_each", "seed_spread", "accuracy"),
+    [(1, 0.0, ACCURACY), (1, 0.0, np.full(9, 0.7)), (3, 0.03, ACCURACY)],
+    ids=["one run", "one run, equal classes", "three seeds that differ"],
+)
+def test_a_mere_rerun_is_within_noise(runs_each, seed_spread, accuracy):
+    """About 95 % of re-runs of the same model must come out as noise, however the ranking came about."""
+    rng = np.random.default_rng(1)
+    kinds, hard, covered = Counter(), [], []
+    rounds = 100
+    for _ in range(rounds):
+        shared = rng.random(len(Y))
+        sides = [
+            [report(p) for p in runs(Y, accuracy, runs_each, rng, shared=shared, seed_spread=seed_spread)]
+            for _ in range(2)
+        ]
+        result = compare(*sides)
+        kinds[result.verdict.kind] += 1
+        hard.append([result.groups[r]["hard"].delta.value for r in ("own", "reference", "cross")])
+        covered.append([c.delta.low <= 0 <= c.delta.high for c in (result.overall, result.hard, result.gap)])
+    assert kinds["noise"] >= 0.9 * rounds, kinds
+    own, fixed, cross = np.mean(hard, axis=0)
+    assert abs(own) < 0.01
+    assert abs(cross) < 0.012
+    if accuracy[0] == accuracy[-1]:
+        assert fixed > 0.02  # the trap the cross-fitted ranking avoids
+    assert (np.mean(covered, axis=0) >= 0.88).all()
+
+
+_TEMPLATE = audit(Y, Y)
+
+
+def report(y_pred):
+    """An audit that carries only what a comparison reads: cheap enough for simulations."""
+    return replace(_TEMPLATE, samples=replace(_TEMPLATE.samples, y_pred=y_pred))
+
+
+def test_real_changes_of_single_classes_are_found_and_false_ones_rare():
+    rng = np.random.default_rng(0)
+    y_true = np.repeat(np.arange(40), 150)
+    accuracy = np.full(40, 0.7)
+    better = accuracy.copy()
+    better[:5] += 0.2
+    found, false = 0, 0
+    for _ in range(20):
+        first, second = (next(runs(y_true, a, 1, rng)) for a in (accuracy, better))
+        cells = Cells.from_samples(y_true, [first], [second], 40)
+        rejected = benjamini_hochberg(class_changes(cells, 0.95).p_value) <= 0.05
+        found += rejected[:5].sum()
+        false += rejected[5:].sum()
+    assert found > 0.8 * 100
+    assert false <= 0.12 * (found + false)
+
+
+def test_per_class_intervals_cover():
+    rng = np.random.default_rng(0)
+    y_true = np.repeat(np.arange(30), 50)
+    before, after = np.linspace(0.5, 0.98, 30), np.linspace(0.6, 0.99, 30)
+    covered = []
+    for _ in range(40):
+        first, second = (next(runs(y_true, a, 1, rng)) for a in (before, after))
+        changes = class_changes(Cells.from_samples(y_true, [first], [second], 30), 0.95)
+        covered.append((changes.low <= after - before) & (after - before <= changes.high))
+    assert 0.93 < np.mean(covered) < 0.99
+
+
+def test_several_seeds_are_pooled():
+    before, after = pair(ACCURACY + 0.04, runs_each=3)
+    result = compare(before, after)
+    expected = np.mean([r.overall.value for r in after]) - np.mean([r.overall.value for r in before])
+    assert result.overall.delta.value == pytest.approx(expected)
+    own = np.mean([r.hard.value for r in after]) - np.mean([r.hard.value for r in before])
+    assert result.hard.delta.value == pytest.approx(own)
+    assert "3 runs before, 3 after" in result.method
+    assert not any("one run a side" in note for note in result.notes)
+    lopsided = compare(before, after[0])
+    assert any("single run" in note for note in lopsided.notes)
+    assert any("one run a side" in note for note in compare(before[0], after[0]).notes)
+
+
+def test_seeds_that_disagree_widen_the_interval():
+    rng = np.random.default_rng(0)
+    shared = rng.random(len(Y))
+    widths = []
+    for spread in (0.0, 0.15):
+        sides = [
+            report(next(runs(Y, np.full(9, 0.6) + rng.normal(0, spread, 1), 1, rng, shared=shared))) for _ in range(6)
+        ]
+        delta = compare(sides[:3], sides[3:]).overall.delta
+        widths.append(delta.high - delta.low)
+    assert widths[1] > 2 * widths[0]
+
+
+def test_half_width_is_normal_without_and_student_with_seeds():
+    assert half_width(0.04, 0.0, 0, 0.025) == pytest.approx(1.96 * 0.2, abs=1e-3)
+    assert half_width(0.0, 0.04, 4, 0.025) == pytest.approx(2.776 * 0.2, abs=1e-3)
+
+
+def test_many_runs_use_unpacked_cells():
+    rng = np.random.default_rng(0)
+    y_true = np.repeat([0, 1], 20)[rng.permutation(40)]
+    hits = [np.where(rng.random(40) < 0.7, y_true, 1 - y_true) for _ in range(44)]
+    cells = Cells.from_samples(y_true, hits[:22], hits[22:], 2)
+    np.testing.assert_allclose(cells.accuracy[1], [(h == y_true)[y_true == 1].mean() for h in hits])
+
+
+def test_tables_give_the_same_comparison():
+    (before,), (after,) = pair(ACCURACY + 0.05)
+    tables = np.zeros((9, 2, 2), dtype=int)
+    right = [r.samples.y_pred == Y for r in (before, after)]
+    np.add.at(tables, (Y, right[0].astype(int), right[1].astype(int)), 1)
+    counted = [audit_counts(r.confusion.counts, n_boot=100) for r in (before, after)]
+    streamed = compare_counts(*counted, tables, n_boot=100)
+    full = compare(before, after)
+    np.testing.assert_array_equal(streamed.per_class, full.per_class)
+    assert streamed.metrics == full.metrics
+    assert streamed.groups == full.groups
+    assert streamed.verdict == full.verdict
+
+
+def test_classes_known_to_one_report_only():
+    before, after = audit(["a", "b", "b"], ["a", "b", "c"]), audit(["a", "b", "b"], ["a", "b", "b"])
+    result = compare(before, after)
+    assert result.classes == ("a", "b", "c")
+    assert result.per_class["support"].tolist() == [1, 2, 0]
+    assert np.isnan(result.per_class["p_value"][2])
+    assert result.per_class["delta"][1] == 0.5
+    assert any("cannot be compared" in note for note in result.notes)
+    json.dumps(result.to_dict(), allow_nan=False)
+
+
+def test_confidence_may_differ_from_the_reports():
+    (before,), (after,) = pair(ACCURACY)
+    wide, narrow = compare(before, after, confidence=0.99), compare(before, after, confidence=0.5)
+    assert wide.hard.delta.high - wide.hard.delta.low > narrow.hard.delta.high - narrow.hard.delta.low
+    assert narrow.hard.before.high < wide.hard.before.high
+
+
+def test_views():
+    (before,), (after,) = pair(np.clip(ACCURACY + np.linspace(0, 0.35, 9), 0, 1))
+    result = compare(before, after)
+    tree = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    for name in ("overall", "easy", "medium", "hard", "worst", "gap"):
+        assert set(tree[name]) == {"before", "after", "delta"}
+    assert tree["groups"]["cross"]["hard"]["delta"]["value"] == result.groups["cross"]["hard"].delta.value
+    text = result.to_markdown(classes=1)
+    assert text.startswith(f"## {result.verdict.title}")
+    assert "Who gained" in text
+    assert "**Who paid**: no class beyond chance." in text
+    assert len(result.gainers) > 1
+    assert "largest 1 of" in text
+    assert result.to_pandas().loc["8", "delta"] == result.per_class["delta"][8]
+    assert result.gap.delta.value == pytest.approx(after.gap.value - before.gap.value)
+    assert result.medium == result.metrics["medium"]
+    assert result.worst == result.metrics["worst"]
+
+
+def test_refusals():
+    report_ = audit([0, 1, 1], [0, 1, 0])
+    for other, message in (
+        (audit([0, 1], [0, 1]), "same samples, got 3 and 2"),
+        (audit([1, 0, 1], [0, 1, 1]), r"y_true differs in 2 of 3 rows \(first: row 0\)"),
+        (audit_counts([[1, 0], [1, 1]]), "audited from counts"),
+        ([], "report of classgap.audit"),
+        (["x"], "report of classgap.audit"),
+    ):
+        with pytest.raises(InputError, match=message):
+            compare(report_, other)
+    with pytest.raises(InputError, match="reference must be 2 numbers"):
+        compare(report_, report_, reference=[1])
+    with pytest.raises(InputError, match="confidence must be"):
+        compare(report_, report_, confidence=2)
+    with pytest.raises(InputError, match="n_boot"):
+        compare(report_, report_, n_boot=1)
+
+
+def test_refusals_of_tables():
+    report_ = audit_counts([[1, 1], [0, 2]])
+    good = np.array([[[1, 0], [0, 1]], [[0, 0], [0, 2]]])
+    assert compare_counts(report_, report_, good, n_boot=100).verdict.kind == "noise"
+    with pytest.raises(InputError, match=r"\(2, 2, 2\) counts"):
+        compare_counts(report_, report_, good[0])
+    with pytest.raises(InputError, match="do not add up to the counts of before"):
+        compare_counts(report_, report_, good * 2)
+    with pytest.raises(InputError, match="do not add up to the counts of after"):
+        compare_counts(report_, report_, np.array([[[0, 1], [0, 1]], [[0, 0], [0, 2]]]))
+    with pytest.raises(InputError, match="same classes"):
+        compare_counts(report_, audit_counts([[1, 1], [0, 2]], ["x", "y"]), good)

@@ -1,0 +1,134 @@
+"""``--fail-if`` conditions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from classgap import audit, compare
+from classgap._checks import InputError
+from classgap.measure.gate import Condition, check, parse
+
+_RNG = np.random.default_rng(0)
+_Y = np.repeat(np.arange(6), 50)
+_NAMES = ["cat", "a]b < 3", "c.d", "ünï", "5", "nobody"]
+_RIGHT = _RNG.random(300) < np.linspace(0.95, 0.4, 5)[_Y % 5]
+REPORT = audit(_Y % 5, np.where(_RIGHT, _Y % 5, (_Y + 1) % 5), class_names=_NAMES, n_boot=100)
+BETTER = audit(_Y % 5, _Y % 5, class_names=_NAMES, n_boot=100)
+COMPARISON = compare(REPORT, BETTER, n_boot=100)
+
+
+def value_of(name, result=REPORT):
+    """The number a condition compares, by bisection over bounds: seen from outside only."""
+    low, high = -2.0, 2.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if check(result, [f"{name} <= {middle!r}"])[0].failed else (middle, high)
+    return high
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("hard", REPORT.hard.value),
+        ("worst.low", REPORT.worst.low),
+        ("gap.high", REPORT.gap.high),
+        ("gini", REPORT.metrics["gini"].value),
+        ("gap_corrected.low", REPORT.metrics["gap_corrected"].low),
+        ("metrics.std.value", REPORT.metrics["std"].value),
+        ("groups.cross.hard.low", REPORT.groups["cross"]["hard"].low),
+        ("cross.easy", REPORT.groups["cross"]["easy"].value),
+        ("homogeneity.p_value", REPORT.homogeneity.p_value),
+        ("class[cat].accuracy", REPORT.per_class["accuracy"][0]),
+        ("class[cat]", REPORT.per_class["accuracy"][0]),
+        ("class[a]b < 3].low", REPORT.per_class["low"][1]),
+        ("class[c.d].f1", REPORT.per_class["f1"][2]),
+        ("class[ünï].precision", REPORT.per_class["precision"][3]),
+    ],
+)
+def test_names_of_a_report(name, expected):
+    assert value_of(name) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("hard", COMPARISON.hard.after.value),
+        ("hard.before.low", COMPARISON.hard.before.low),
+        ("easy.delta.high", COMPARISON.easy.delta.high),
+        ("easy.delta", COMPARISON.easy.delta.value),
+        ("reference.hard.delta", COMPARISON.groups["reference"]["hard"].delta.value),
+        ("class[5].delta", COMPARISON.per_class["delta"][4]),
+        ("class[5]", COMPARISON.per_class["after"][4]),
+    ],
+)
+def test_names_of_a_comparison(name, expected):
+    assert value_of(name, COMPARISON) == pytest.approx(expected, abs=1e-9)
+
+
+def test_outcomes_say_why():
+    failed, passed = check(REPORT, ["hard < 0.99", "hard < 1%"])
+    assert failed.failed
+    assert failed.sentence == f"failed: hard is {REPORT.hard.value:.4g}, below 0.99"
+    assert not passed.failed
+    assert passed.sentence == f"passed: hard is {REPORT.hard.value:.4g}, not below 0.01"
+    assert check(REPORT, []) == ()
+    assert check(REPORT, ["num_samples != 300"])[0].failed is False
+    assert check(REPORT, ["num_samples >= 300"])[0].failed
+
+
+def test_verdict_may_be_asked_for():
+    kind = COMPARISON.verdict.kind
+    assert check(COMPARISON, [f"verdict == {kind}"])[0].failed
+    assert not check(COMPARISON, ["verdict == worse"])[0].failed
+    assert check(COMPARISON, ["verdict != noise"])[0].failed
+
+
+def test_an_undefined_number_fails_instead_of_passing():
+    outcome = check(REPORT, ["class[nobody].accuracy < 0.5"])[0]
+    assert outcome.failed
+    assert "undefined" in outcome.sentence
+
+
+@given(
+    st.sampled_from(["hard", "worst.low", "class[x y].f1"]),
+    st.sampled_from(["<", ">", "<=", ">=", "==", "!="]),
+    st.floats(0, 1),
+)
+def test_parsing_ignores_spaces(name, sign, bound):
+    for text in (f"{name}{sign}{bound!r}", f"  {name}  {sign}  {bound!r} "):
+        assert parse(text) == Condition(text.strip(), name, sign, bound)
+
+
+@pytest.mark.parametrize(
+    ("condition", "message"),
+    [
+        ("hrad < 0.6", "did you mean 'hard'"),
+        ("hard.lwo < 0.6", "did you mean 'low'"),
+        ("class[cta].accuracy < 0.6", "did you mean 'cat'"),
+        ("class[cat].acuracy < 0.6", "did you mean 'accuracy'"),
+        ("hard.value.more < 1", "part of"),
+        ("hard", "write NAME OPERATOR NUMBER"),
+        ("", "write NAME OPERATOR NUMBER"),
+        ("hard = 0.6", "write NAME OPERATOR NUMBER"),
+        ("hard < 0.6 and gap > 1", "write NAME OPERATOR NUMBER"),
+        ("__import__('os').system('true') < 1", "write NAME OPERATOR NUMBER"),
+        ("hard < sixty", "must be a number, got 'sixty'"),
+        ("hard < nan", "must be a number"),
+        ("hard == worse", "must be a number, got 'worse'"),
+        ("verdict < 3", "must be text"),
+        ("groups < 3", "say which of"),
+        ("per_class < 3", r"class\[NAME\]"),
+    ],
+)
+def test_wrong_conditions_get_a_sentence(condition, message):
+    with pytest.raises(InputError, match=message):
+        check(REPORT, [condition])
+
+
+def test_long_lists_of_known_names_are_cut():
+    many = audit(np.arange(60), np.arange(60), n_boot=100)
+    with pytest.raises(InputError, match="… 20 more"):
+        check(many, ["class[x] < 1"])
