@@ -161,9 +161,9 @@ def test_label_noise_from_probabilities_and_from_overconfident_scores():
     """Sharpened scores contradict many labels with great confidence; that is the model's fault and not the labels'."""
     model = Model.null(2)
     names = tuple(map(str, range(K)))
-    for factor in (1.0, 4.0):
-        sharpened = wrong_labels(factor * model.logits, model.y, names, "logits")
-        assert not ((sharpened.p_values < 1e-3) & sharpened.material).any()
+    plain, sharpened = (wrong_labels(factor * model.logits, model.y, names, "logits") for factor in (1.0, 4.0))
+    assert not ((sharpened.p_values < 1e-3) & sharpened.material).any()
+    np.testing.assert_allclose(sharpened.p_values, plain.p_values, rtol=1e-2)  # the temperature undoes it
     p = np.exp(model.logits - model.logits.max(axis=1, keepdims=True))
     p /= p.sum(axis=1, keepdims=True)
     a = wrong_labels(model.logits, model.y, names, "logits").p_values
@@ -188,6 +188,17 @@ def test_planted_scarcity_is_found(seed):
     assert "logit adjustment" in why.remedy
 
 
+def test_scarcity_shows_over_all_classes_even_if_none_falls_out():
+    """Accuracy falls smoothly with the count: no class alone is unusual, together they are."""
+    counts = np.full((30, 30), 1)
+    np.fill_diagonal(counts, 60 - np.arange(30))
+    train = np.round(500 * 0.8 ** np.arange(30)).astype(int)
+    alone = diagnose(counts, [20], [str(k) for k in range(30)], train_counts=np.where(np.arange(30) == 20, 5, 500))
+    together = diagnose(counts, [20], [str(k) for k in range(30)], train_counts=train)
+    assert not kinds(alone)
+    assert kinds(together) == {(20, "few_samples")}
+
+
 def test_few_samples_are_no_cause_where_they_do_no_harm():
     counts = np.full((K, K), 2)
     np.fill_diagonal(counts, 60)
@@ -209,7 +220,7 @@ def test_planted_neighbours_are_found(seed):
     assert {k for k, kind in kinds(found) if kind == "crowded"} <= {2, 8}
     why = next(c for k in (2, 8) for c in found[k].causes if c.kind == "crowded")
     assert set(why.classes) <= {2, 8}
-    # The boundary between two unit Gaussians 0.35 · 4 √2 apart errs on Φ(−0.99) = 16 %; lengths scaled to 1 lose a little.
+    # The best boundary between two unit Gaussians 0.35 · 4 √2 apart errs on Φ(−0.99) = 16 %; 160 trials.
     assert why.number == pytest.approx(0.16, abs=0.08)
     assert "Offsets cannot part" in why.remedy
 

@@ -76,7 +76,7 @@ def test_fisher_matches_loop_reference(normalise):
             if i != j:
                 assert found.criterion[i, j] == pytest.approx(reference.fisher(units[y == i], units[y == j], 1e-3))
     np.testing.assert_allclose(found.separability, np.nanmean(found.criterion, axis=1))
-    value, index = found.nearest()
+    value, index = fisher.smallest(found.criterion)
     np.testing.assert_array_equal(index, np.nanargmin(found.criterion, axis=1))
     np.testing.assert_allclose(value, np.nanmin(found.criterion, axis=1))
 
@@ -113,6 +113,32 @@ def test_corrected_distance_is_unbiased():
     assert np.mean(plug_in) > 21
     error = np.std(corrected) / np.sqrt(len(corrected))
     assert abs(np.mean(corrected) - 18) < 4 * error
+
+
+@pytest.mark.parametrize("covariance", ["pairwise", "pooled"])
+def test_boundary_error_is_that_of_the_best_straight_boundary(covariance):
+    """Unit Gaussians 2 apart: Φ(−1) = 15.9 % on the wrong side; a boundary tried where it was fitted would promise less."""
+    rng = np.random.default_rng(0)
+    y = np.repeat(np.arange(3), 900)
+    x = rng.normal(size=(2700, 5)) + np.array([[0.0, 0], [2, 0], [0, 9]])[y] @ np.eye(2, 5)
+    found = fisher_separability(x, y, 3, covariance=covariance, normalise=False)
+    np.testing.assert_array_equal(found.nearest, [1, 0, 0])
+    np.testing.assert_array_equal(found.boundary_trials, 1800)
+    np.testing.assert_allclose(found.boundary_error, [0.159, 0.159, 0], atol=0.02)
+
+
+def test_boundary_between_equal_classes_is_a_coin_toss():
+    """40 dimensions and 30 samples a class: fitted and tried on the same samples it would seem near perfect."""
+    rng = np.random.default_rng(1)
+    y = np.repeat(np.arange(6), 30)
+    found = fisher_separability(rng.normal(size=(180, 40)), y, 6)
+    assert 0.4 < found.boundary_error.mean() < 0.6
+
+
+def test_boundary_is_tried_on_a_bounded_number_of_samples(monkeypatch):
+    x, y, *_ = clusters(n=60)
+    monkeypatch.setattr(fisher, "BOUNDARY_SAMPLES", 20)
+    assert (fisher_separability(x, y, 4).boundary_trials <= 40).all()
 
 
 def test_auto_uses_class_covariances_only_where_they_can_be_estimated():

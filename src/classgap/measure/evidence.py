@@ -29,8 +29,7 @@ ALSO_SHARE = 0.1  # … takes at least this share
 MAX_PARTNERS = 3
 AVOIDED = 0.8  # predictions per occurrence
 SPREAD_RATIO = 1.1  # spread over that of the median class
-OVERLAP = 0.02  # error of the best straight boundary between two classes
-CROWDED_RATIO = 0.7  # squared distance to the nearest class over that of the median class
+OVERLAP = 0.05  # share of two classes' samples on the wrong side of a straight boundary between them
 FEW_RATIO = 0.5  # training samples over those of the median class
 
 
@@ -213,37 +212,33 @@ def scatter(outcome: Outcome, spread: Spread) -> Evidence:
 
 
 def crowding(outcome: Outcome, geometry: Geometry) -> Evidence:
-    """Nearest class closer than that of the median class by more than sampling error, and close enough to overlap."""
-    from scipy.stats import norm
+    """Among the tenth of classes closest to another one, and harder to part from it than the median class (binomial)."""
+    from scipy.stats import binom
 
-    means = geometry.spread.means
-    distance, rival = smallest(np.where(np.isinf(geometry.fisher.distance), np.nan, geometry.fisher.distance))
-    typical = _median(distance)
-    noise = divide(1.0, outcome.support)
-    both = noise + np.where(rival >= 0, noise[rival], np.nan)
-    # Standard error of a squared Mahalanobis distance between two estimated means (non-central chi-squared), doubled:
-    # along the line between two means their own variance may well be four times the pooled one (samples differ in length).
-    error = 2 * np.sqrt(4 * max(typical, 0.0) * both + 2 * means.shape[1] * both**2)
+    means, fisher = geometry.spread.means, geometry.fisher
+    distance = smallest(np.where(np.isinf(fisher.distance), np.nan, fisher.distance))[0]
     _, _, contradicted = _rank_correlation(distance, outcome.accuracy)
-    p_values = np.where(contradicted, np.nan, norm.sf(divide(typical - distance, error)))
+    error, trials = fisher.boundary_error, fisher.boundary_trials
+    usual = _median(error)
+    chance = binom.sf(fisher.boundary_wrong - 1, trials, np.maximum(usual, divide(1.0, trials)))
+    p_values = np.where(contradicted | np.isnan(distance) | (trials == 0), np.nan, chance)
     rank, total = _rank(distance)
-    overlap, usual = norm.cdf(-np.sqrt(np.maximum(distance, 0.0)) / 2), norm.cdf(-np.sqrt(max(typical, 0.0)) / 2)
 
     def cause(k: int) -> Cause:
-        angle = angles_between(means[[k, rival[k]]] - np.nanmean(means, axis=0)).margin
+        rival = int(fisher.nearest[k])
+        angle = angles_between(means[[k, rival]] - np.nanmean(means, axis=0)).margin
         sentence = (
-            f"Its nearest class in feature space, '{outcome.names[rival[k]]}', is so close ({angle:.0f}° apart) that the best "
-            f"straight boundary between the two would err on {percent(overlap[k])} of samples, against {percent(usual)} in "
-            f"the median class (rank {rank[k]} of {total} by closeness)."
+            f"Its nearest class in feature space is '{outcome.names[rival]}' ({angle:.0f}° apart, rank {rank[k]} of {total} by "
+            f"closeness): a straight boundary between the two puts {percent(error[k])} of their samples on the wrong side, "
+            f"against {percent(usual)} for the median class."
         )
         remedy = (
             "Offsets cannot part what overlaps: train with margins (`MR2Loss`, `DBMLoss`), use sharper inputs or a stronger "
             "backbone, or merge the two classes if the difference does not matter."
         )
-        return Cause("crowded", float(overlap[k]), float(p_values[k]), sentence, remedy, classes=(int(rival[k]),))
+        return Cause("crowded", float(error[k]), float(p_values[k]), sentence, remedy, classes=(rival,))
 
-    close = (overlap >= OVERLAP) & (distance <= CROWDED_RATIO * typical)
-    return Evidence(p_values, close & (rank <= max(1, total // 10)), cause)
+    return Evidence(p_values, (error >= OVERLAP) & (rank <= max(1, total // 10)), cause)
 
 
 def scarcity(outcome: Outcome, train_counts: Ints) -> Evidence:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,6 +30,10 @@ MAX_OPERATIONS = 1e11
 MAX_WIDTH = 4096
 
 
+# The boundary to the nearest class is tried on at most these many samples of each, evenly spaced.
+BOUNDARY_SAMPLES = 1000
+
+
 @dataclass(frozen=True, eq=False)
 class Fisher:
     r"""Separability of every pair of classes.
@@ -38,22 +43,29 @@ class Fisher:
             and for absent classes.
         distance: ``(K, K)`` the squared Mahalanobis distance :math:`2J_{ij}` freed from what estimating means and
             covariances from few samples adds to it; may be negative, and is nan where samples do not outnumber dimensions.
+        nearest: ``(K,)`` the class at the smallest ``distance`` (at the smallest ``criterion`` where that is nan), -1 if none.
+        boundary_wrong, boundary_trials: ``(K,)`` samples of the class and its nearest one that fall on the wrong side of
+            Fisher's straight boundary fitted on the other half of them, and how many were tried.
         covariance: What was used: ``"pairwise"``, ``"pooled"``, or ``"none"`` above :data:`MAX_WIDTH` dimensions.
     """
 
     criterion: Float64s
     distance: Float64s
+    nearest: Ints
+    boundary_wrong: Ints
+    boundary_trials: Ints
     covariance: str
+
+    @property
+    def boundary_error(self) -> Float64s:
+        """``(K,)`` share of samples on the wrong side of the boundary to the nearest class; nan where none was tried."""
+        return divide(self.boundary_wrong, self.boundary_trials)
 
     @property
     def separability(self) -> Float64s:
         r"""``(K,)`` :math:`S_i = \operatorname{mean}_{j\ne i} J_{ij}`."""
         known = np.isfinite(self.criterion) | np.isinf(self.criterion)
         return divide(np.where(known, self.criterion, 0.0).sum(axis=1), known.sum(axis=1))
-
-    def nearest(self) -> tuple[Float64s, Ints]:
-        """Smallest criterion of each class and the class it is reached with; nan and -1 where there is none."""
-        return smallest(self.criterion)
 
 
 def smallest(values: Float64s) -> tuple[Float64s, Ints]:
@@ -89,8 +101,8 @@ def fisher_separability(
     y_true = _checks.class_indices("y_true", y_true, num_classes, rows=len(features))
     support = np.bincount(y_true, minlength=num_classes)
     if features.shape[1] > MAX_WIDTH:
-        unknown = np.full((num_classes, num_classes), np.nan)
-        return Fisher(unknown, unknown, "none")
+        unknown, none = np.full((num_classes, num_classes), np.nan), np.zeros(num_classes, np.int64)
+        return Fisher(unknown, unknown, none - 1, none, none, "none")
     rows = rows_of_classes(y_true, num_classes)
     means = np.zeros((num_classes, features.shape[1]))
     for k, _, values in class_blocks(features, rows):
@@ -99,12 +111,16 @@ def fisher_separability(
     if covariance == "auto":
         covariance = "pairwise" if _affordable(support, features.shape[1]) else "pooled"
     if covariance == "pairwise":
-        criterion = _pairwise(features, rows, means, ridge, normalise)
+        scatter: _Scatter = _pairwise(features, rows, means, ridge, normalise)
         dof = np.add.outer(support, support) - 2.0
     else:
-        criterion = _pooled(features, y_true, means, ridge, normalise)
-        dof = np.full_like(criterion, support[support > 1].sum() - (support > 1).sum())
-    return Fisher(criterion, _without_bias(2 * criterion, support, dof, features.shape[1]), covariance)
+        scatter = _pooled(features, y_true, means, ridge, normalise)
+        dof = np.full((num_classes, num_classes), support[support > 1].sum() - (support > 1).sum(), np.float64)
+    distance = _without_bias(2 * scatter.criterion, support, dof, features.shape[1])
+    nearest = smallest(distance)[1]
+    nearest = np.where(nearest < 0, smallest(scatter.criterion)[1], nearest)
+    wrong, trials = _boundaries(features, rows, nearest, scatter, normalise)
+    return Fisher(scatter.criterion, distance, nearest, wrong, trials, covariance)
 
 
 def _affordable(support: Ints, width: int) -> bool:
@@ -125,12 +141,20 @@ def _without_bias(squared: Float64s, support: Ints, dof: Float64s, width: int) -
     return np.asarray(squared * shrink - width * np.add.outer(noise, noise))
 
 
-def _pooled(features: Floats, y_true: Ints, means: Float64s, ridge: float, normalise: bool) -> Float64s:
+@dataclass(frozen=True, eq=False)
+class _Scatter:
+    """The criterion of all pairs, and the Cholesky factor of a pair's covariance (None where there is no scatter)."""
+
+    criterion: Float64s
+    factor: Callable[[int, int], Float64s | None]
+
+
+def _pooled(features: Floats, y_true: Ints, means: Float64s, ridge: float, normalise: bool) -> _Scatter:
     """All pairs against twice the mean of the class covariances."""
     support = np.bincount(y_true, minlength=len(means))
     several = support > 1
     if not several.any():
-        return np.full((len(means), len(means)), np.nan)
+        return _Scatter(np.full((len(means), len(means)), np.nan), lambda i, j: None)
     root = np.sqrt(np.where(several, divide(2.0, (support - 1) * several.sum()), 0.0))
     total = np.zeros((features.shape[1], features.shape[1]))
     for block in row_blocks(*features.shape):
@@ -138,47 +162,89 @@ def _pooled(features: Floats, y_true: Ints, means: Float64s, ridge: float, norma
         deviations = (unit_rows(values) if normalise else values) - means[labels]
         scaled = (deviations * root[labels][:, None]).astype(np.float32)
         total += scaled.T @ scaled
-    criterion = _distances_under(total, means, ridge)
+    factor = _factor(total, means, ridge)
+    criterion = _distances(factor, means)
     np.fill_diagonal(criterion, np.nan)
-    return criterion
+    return _Scatter(criterion, lambda i, j: factor)
 
 
-def _pairwise(features: Floats, rows: list[Ints], means: Float64s, ridge: float, normalise: bool) -> Float64s:
+def _pairwise(features: Floats, rows: list[Ints], means: Float64s, ridge: float, normalise: bool) -> _Scatter:
     """Each pair against the sum of its two covariances; nan where a class has fewer than 2 samples."""
     num_classes, width = means.shape
     covariances = np.zeros((num_classes, width, width))
     for k, _, values in class_blocks(features, rows):
         deviations = (unit_rows(values) if normalise else values) - means[k]
         covariances[k] += deviations.T @ deviations / max(len(rows[k]) - 1, 1)
+
+    def factor(i: int, j: int) -> Float64s | None:
+        return _factor(covariances[i] + covariances[j], means, ridge)
+
     criterion = np.full((num_classes, num_classes), np.nan)
     known = np.array([k for k in range(num_classes) if len(rows[k]) > 1])
     for a, i in enumerate(known):
         for j in known[a + 1 :]:
-            pair = _distances_under(covariances[i] + covariances[j], means[[i, j]], ridge)
-            criterion[i, j] = criterion[j, i] = pair[0, 1]
-    return criterion
+            criterion[i, j] = criterion[j, i] = _distances(factor(i, j), means[[i, j]])[0, 1]
+    return _Scatter(criterion, factor)
 
 
-def _distances_under(covariance: Float64s, means: Float64s, ridge: float) -> Float64s:
-    """Squared distances between all ``means`` in units of ``covariance``; infinite where there is no scatter at all."""
-    from scipy.linalg import cholesky, solve_triangular
+def _factor(covariance: Float64s, means: Float64s, ridge: float) -> Float64s | None:
+    from scipy.linalg import cholesky
 
-    width = len(covariance)
+    scale = np.trace(covariance) / len(covariance)
+    if scale <= _negligible(means):
+        return None
+    return np.asarray(cholesky(covariance + ridge * scale * np.eye(len(covariance)), lower=True))
+
+
+def _negligible(means: Float64s) -> float:
+    """Rounding leaves a trace of scatter where features are constant within classes, and of distance where they all are."""
+    return float((1e-12 * np.nanmax(np.abs(means))) ** 2)
+
+
+def _distances(factor: Float64s | None, means: Float64s) -> Float64s:
+    """Squared distances between all ``means`` in units of the scatter; infinite where there is none."""
+    from scipy.linalg import solve_triangular
+
     present = ~np.isnan(means[:, 0])
     centred = np.where(present[:, None], means - means[present].mean(axis=0), 0.0)
-    scale = np.trace(covariance) / width
-    # Rounding leaves a trace of scatter where features are constant within classes, and of distance where they all are.
-    negligible = (1e-12 * np.abs(means[present]).max()) ** 2
-    exact = scale <= negligible
-    if exact:
-        whitened = centred
-    else:
-        factor = cholesky(covariance + ridge * scale * np.eye(width), lower=True)
-        whitened = solve_triangular(factor, centred.T, lower=True).T
-    norms = np.einsum("kd,kd->k", whitened, whitened)
-    squared = np.maximum(norms[:, None] + norms - 2 * whitened @ whitened.T, 0.0)
-    if exact:
-        squared = np.where(squared > negligible, np.inf, 0.0)
+    if factor is not None:
+        centred = solve_triangular(factor, centred.T, lower=True).T
+    norms = np.einsum("kd,kd->k", centred, centred)
+    squared = np.maximum(norms[:, None] + norms - 2 * centred @ centred.T, 0.0)
+    if factor is None:
+        squared = np.where(squared > _negligible(means), np.inf, 0.0)
     squared[~present] = np.nan
     squared[:, ~present] = np.nan
     return np.asarray(squared)
+
+
+def _boundaries(
+    features: Floats, rows: list[Ints], nearest: Ints, scatter: _Scatter, normalise: bool
+) -> tuple[Ints, Ints]:
+    """Wrong sides and trials of the boundary to the nearest class: means from one half of the samples, trial on the other.
+
+    A boundary tried on the samples that placed it would look far too good where dimensions are many.
+    """
+    from scipy.linalg import cho_solve
+
+    wrong, trials = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
+    for k, j in enumerate(nearest):
+        factor = scatter.factor(k, int(j)) if j >= 0 and min(len(rows[k]), len(rows[j])) > 1 else None
+        if factor is None:
+            continue
+        own, other = (_some(features, rows[c], normalise) for c in (k, int(j)))
+        for half in (0, 1):
+            ends = own[half::2].mean(axis=0), other[half::2].mean(axis=0)
+            direction = cho_solve((factor, True), ends[0] - ends[1])
+            middle = direction @ (ends[0] + ends[1]) / 2
+            wrong[k] += (own[1 - half :: 2] @ direction < middle).sum() + (
+                other[1 - half :: 2] @ direction > middle
+            ).sum()
+        trials[k] = len(own) + len(other)
+    return wrong, trials
+
+
+def _some(features: Floats, members: Ints, normalise: bool) -> Float64s:
+    chosen = members[:: max(1, -(-len(members) // BOUNDARY_SAMPLES))]
+    values = features[chosen].astype(np.float64)
+    return unit_rows(values) if normalise else values

@@ -10,7 +10,7 @@ from classgap import _checks
 from classgap.measure.angles import Angles, HeadGeometry, angles_between, describe_head
 from classgap.measure.classwise import Float64s, Floats, Ints, divide, rows_of_classes
 from classgap.measure.collapse import Collapse, neural_collapse
-from classgap.measure.fisher import MAX_WIDTH, Fisher, fisher_separability
+from classgap.measure.fisher import MAX_WIDTH, Fisher, fisher_separability, smallest
 from classgap.measure.spread import ANCHORS, Spread, measure_spread
 
 
@@ -43,7 +43,8 @@ class Geometry:
             "variance_norm": self.spread.variance_norm,
             "max_distance": divide(self.spread.diameter, self.spread.largest_norm),
             "fisher": self.fisher.separability,
-            "nearest_fisher": self.fisher.nearest()[0],
+            "nearest_fisher": smallest(self.fisher.criterion)[0],
+            "boundary_error": self.fisher.boundary_error,
             "nearest_angle": self.mean_angles.nearest,
         }
         if self.head is not None:
@@ -58,7 +59,7 @@ class Geometry:
 
     def neighbours(self) -> dict[str, Ints]:
         """Index of each class's nearest other class by each measure; -1 where there is none."""
-        nearest = {"fisher": self.fisher.nearest()[1], "mean_angle": self.mean_angles.neighbour}
+        nearest = {"fisher": self.fisher.nearest, "mean_angle": self.mean_angles.neighbour}
         if self.head is not None:
             nearest["weight_angle"] = self.head.angles.neighbour
         return nearest
