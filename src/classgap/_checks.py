@@ -24,7 +24,8 @@ def did_you_mean(name: str, known: Iterable[str], *, what: str) -> str:
     choices = sorted(known)
     near = difflib.get_close_matches(name, choices, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"unknown {what} {name!r}{hint} (known: {', '.join(choices)})"
+    more = f", … {len(choices) - 40} more" if len(choices) > 40 else ""
+    return f"unknown {what} {name!r}{hint} (known: {', '.join(choices[:40])}{more})"
 
 
 def one_of(name: str, value: str, choices: Iterable[str]) -> str:

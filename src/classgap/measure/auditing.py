@@ -339,8 +339,9 @@ def _notes(confusion: Confusion, classes: tuple[str, ...]) -> list[str]:
     absent = np.flatnonzero(confusion.support == 0)
     if len(absent):
         names = ", ".join(repr(classes[k]) for k in absent[:5]) + (" …" if len(absent) > 5 else "")
-        what = f"class {names} has" if len(absent) == 1 else f"{len(absent)} classes ({names}) have"
-        notes.append(f"{what} no samples; its accuracy is nan and no average counts it")
+        one = len(absent) == 1
+        what = f"class {names} has no samples; its" if one else f"{len(absent)} classes ({names}) have no samples; their"
+        notes.append(f"{what} accuracy is nan and no average counts {'it' if one else 'them'}")
     present = int((confusion.support > 0).sum())
     if present < 3:
         notes.append(f"only {present} class{'es' if present > 1 else ''} with samples: thirds mean little")

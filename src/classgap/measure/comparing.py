@@ -51,7 +51,7 @@ def compare(
         >>> from classgap import audit
         >>> y = [0, 0, 0, 1, 1, 1] * 20
         >>> c = compare(audit(y, [0, 0, 0, 1, 0, 0] * 20), audit(y, [0, 0, 0, 1, 1, 0] * 20))
-        >>> c.verdict.kind, round(c.per_class["delta"][1], 2)
+        >>> c.verdict.kind, round(float(c.per_class["delta"][1]), 2)
         ('closed', 0.33)
     """
     sides = _reports("before", before), _reports("after", after)
