@@ -29,6 +29,10 @@ from classgap.train.schedule import rate_factor
 _SUPPLIED = {"features", "index", "epoch", "class_counts", "cosine_head"}
 
 
+class DivergedError(InputError):
+    """The loss is no longer finite."""
+
+
 @dataclass(frozen=True)
 class Progress:
     """Where a run stands; ``record`` is the log entry of an epoch that has just ended."""
@@ -243,7 +247,7 @@ class Trainer:
 
     def _require_finite(self) -> None:
         if not self.meter.finite:
-            raise InputError(
+            raise DivergedError(
                 f"the loss is not finite in epoch {self.epoch + 1}: lower optim.lr or the weights of the method's terms, or "
                 f"set optim.clip; the last good checkpoint is {self.checkpoint}"
             )

@@ -60,6 +60,30 @@ def fit(
         watch: Called with a :class:`~classgap.train.Progress` after every step and epoch.
     """
     folder = Path(folder)
+    trainer = start(
+        config, folder, resume=resume, devices=devices, accelerator=accelerator, strategy=strategy, watch=watch
+    )
+    trainer.run()
+    data, fabric = trainer.data, trainer.fabric
+    test = trainer.predictions(data.test)
+    val = None if data.val is None else trainer.predictions(data.val)
+    if fabric.is_global_zero:
+        _write_results(folder, trainer, test, val)
+    fabric.barrier()
+    return TrainResult(config, folder, test, val, read_log(trainer.log), data.split_hash)
+
+
+def start(
+    config: TrainConfig,
+    folder: Path,
+    *,
+    resume: bool = False,
+    devices: str = "1",
+    accelerator: str = "auto",
+    strategy: str = "auto",
+    watch: Watcher | None = None,
+) -> Trainer:
+    """A run that stands where its training begins or goes on: the first half of :func:`fit`, whose arguments it takes."""
     fabric = _fabric(config, devices, accelerator, strategy)
     fabric.launch()
     data = load_data(
@@ -80,13 +104,7 @@ def fit(
         write_run(folder, config, data.split_hash)
     if resume:
         trainer.resume()
-    trainer.run()
-    test = trainer.predictions(data.test)
-    val = None if data.val is None else trainer.predictions(data.val)
-    if fabric.is_global_zero:
-        _write_results(folder, trainer, test, val)
-    fabric.barrier()
-    return TrainResult(config, folder, test, val, read_log(trainer.log), data.split_hash)
+    return trainer
 
 
 def _fabric(config: TrainConfig, devices: str, accelerator: str, strategy: str) -> Fabric:
