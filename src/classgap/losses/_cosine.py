@@ -16,6 +16,7 @@ from torch import Tensor
 from classgap._checks import InputError, number, one_of
 from classgap.losses._base import ClassLoss, Reduction
 from classgap.losses._margin import margin_ce, replace_at
+from classgap.losses._state import settled
 from classgap.registry import Choice, Float, Int, method
 
 _FLAT = 1e-6  # below this sin²θ the sine is continued as a straight line through the origin, which bounds its slope
@@ -240,7 +241,7 @@ class SphereFaceLoss(CosineLoss):
         self.steps += 1
 
     def target_cosine(self, cosine: Tensor, target: Tensor) -> Tensor:
-        plain = (self.lam_start / (1 + 0.12 * self.steps.to(cosine.dtype))).clamp_min(self.lam)
+        plain = (self.lam_start / (1 + 0.12 * settled(self.steps).to(cosine.dtype))).clamp_min(self.lam)
         return (plain * cosine + sphereface_cosine(cosine, self.m)) / (1 + plain)
 
 

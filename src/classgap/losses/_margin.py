@@ -12,6 +12,7 @@ from torch import Tensor
 
 from classgap._checks import InputError, number, one_of
 from classgap.losses._base import ClassLoss, Reduction, reduce
+from classgap.losses._state import settled
 from classgap.registry import Choice, Float, method
 from classgap.stats import all_reduce_sum
 
@@ -238,6 +239,8 @@ class SeesawLoss(ClassLoss):
     def per_sample(
         self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
     ) -> Tensor:
-        counts = self.class_counts if self.counts == "training" and self.class_counts is not None else self.seen_counts
+        counts = settled(self.seen_counts)
+        if self.counts == "training" and self.class_counts is not None:
+            counts = self.class_counts
         margins = seesaw_margins(logits, target, counts, p=self.p, q=self.q)
         return margin_ce(logits, target, margins, reduction="none")

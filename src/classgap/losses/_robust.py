@@ -12,6 +12,7 @@ from torch import Tensor
 
 from classgap._checks import InputError, number, one_of
 from classgap.losses._base import ClassLoss, TrainingPass
+from classgap.losses._state import settled
 from classgap.registry import Choice, Float, method
 from classgap.stats import all_reduce_sum
 
@@ -77,7 +78,8 @@ class ClassRobustLoss(ClassLoss):
             sums, counts = all_reduce_sum(sums, counts)
         present = counts > 0
         counts = torch.where(present, counts, 1)
-        coefficients = torch.where(present, self.mixture(sums / counts, present).to(losses.dtype), 0)
+        mixture = settled(self.mixture(sums / counts, present)).to(losses.dtype)
+        coefficients = torch.where(present, mixture, 0)
         # Written as a mean over samples, whose average over ranks is the loss of the whole batch.
         weights = coefficients / counts * (counts * present).sum()
         return (weights[labels] * shares * losses).sum() / max(1, logits.shape[0])

@@ -1,0 +1,30 @@
+"""Reading state that the same step has written."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor
+
+
+def settled(value: Tensor) -> Tensor:
+    """State as it is now, for use in a loss; not differentiated.
+
+    A loss that writes a buffer and then computes with it must read it through this. In a compiled step the backward pass
+    may otherwise recompute the value from the buffer, which by then has been overwritten, and give a silently wrong gradient
+    (pytorch/pytorch#197039). What comes out of an opaque operation is saved instead.
+    """
+    if torch.compiler.is_compiling():
+        return cast("Tensor", torch.ops.classgap.settled(value))
+    return value.detach()
+
+
+@torch.library.custom_op("classgap::settled", mutates_args=())
+def _settled_op(value: Tensor) -> Tensor:
+    return value.clone()
+
+
+@_settled_op.register_fake
+def _(value: Tensor) -> Tensor:
+    return torch.empty_like(value)
