@@ -163,7 +163,7 @@ def test_label_noise_from_probabilities_and_from_overconfident_scores():
     names = tuple(map(str, range(K)))
     plain, sharpened = (wrong_labels(factor * model.logits, model.y, names, "logits") for factor in (1.0, 4.0))
     assert not ((sharpened.p_values < 1e-3) & sharpened.material).any()
-    np.testing.assert_allclose(sharpened.p_values, plain.p_values, rtol=1e-2)  # the temperature undoes it
+    np.testing.assert_allclose(sharpened.p_values, plain.p_values, rtol=0.05)  # the temperature undoes it
     p = np.exp(model.logits - model.logits.max(axis=1, keepdims=True))
     p /= p.sum(axis=1, keepdims=True)
     a = wrong_labels(model.logits, model.y, names, "logits").p_values
