@@ -31,12 +31,17 @@ class Task(NamedTuple):
         }
 
 
-def long_tailed_task(num_classes: int = 5, per_class: int = 60, dim: int = 8, seed: int = 0) -> Task:
-    """Scores as a head trained on counts 1000, …, 10 would give them, on held-out samples in equal numbers."""
+def long_tailed_task(
+    num_classes: int = 5, per_class: int = 60, dim: int = 8, seed: int = 0, *, balanced: bool = False
+) -> Task:
+    """Scores as a head trained on counts 1000, …, 10 would give them, on held-out samples with half the tail's slope."""
     rng = np.random.default_rng(seed)
     counts = np.geomspace(1000, 10, num_classes).astype(int)
     means = rng.normal(size=(num_classes, dim))
-    y = np.repeat(np.arange(num_classes), per_class)
+    share = np.full(num_classes, 1.0) if balanced else np.sqrt(counts)
+    sizes = np.floor(per_class * num_classes * share / share.sum()).astype(int)
+    sizes[0] += per_class * num_classes - sizes.sum()
+    y = np.repeat(np.arange(num_classes), sizes)
     features = (means[y] + 1.2 * rng.normal(size=(len(y), dim))).astype(np.float64)
     weight = means / 1.2**2
     bias = np.log(counts / counts.sum()) - (means**2).sum(1) / (2 * 1.2**2)

@@ -7,13 +7,13 @@ import sys
 
 import numpy as np
 import pytest
-from posthoc_data import Task, long_tailed_task
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from classgap import registry
 from classgap._checks import InputError
 from classgap.posthoc import PostHocMethod, load, save
+from posthoc_data import Task, long_tailed_task
 
 METHODS = {m.name: m for m in registry.methods("posthoc")}
 FOLDABLE = [name for name in METHODS if name != "disalign"]

@@ -11,6 +11,7 @@ from classgap.cli.audit import audit
 from classgap.cli.compare import compare
 from classgap.cli.data import app as data_app
 from classgap.cli.demo import demo
+from classgap.cli.fix import fix
 from classgap.cli.methods import methods
 from classgap.cli.train import train
 
@@ -41,6 +42,7 @@ def _root(
 app.command()(demo)
 app.command()(audit)
 app.command()(compare)
+app.command()(fix)
 app.command()(train)
 app.add_typer(data_app, name="data")
 app.command()(methods)

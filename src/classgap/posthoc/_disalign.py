@@ -17,7 +17,7 @@ from classgap.registry import Choice, Float, method
     kind="posthoc",
     family="margin",
     paper="arXiv:2103.16370",
-    needs=("features", "class_counts"),
+    needs=("features",),
     space={
         "form": Choice(("paper", "code"), default="paper"),
         "gamma": Float(0.0, 2.0, default=1.2),
@@ -36,7 +36,7 @@ class DisAlign(PostHocMethod):
     Args:
         form: ``"paper"`` as above, starting at no change; ``"code"`` is :math:`(1 + \sigma \alpha_j) \eta_j + \sigma \beta_j`
             with :math:`\alpha` starting at one.
-        gamma: Exponent of the class weights (generalised re-weighting).
+        gamma: Exponent of the class weights (generalised re-weighting), from the samples given to ``fit``.
         ridge: Pull towards no change, relative to the weight of an average class.
         tol: Largest gradient entry to stop at, relative to the first.
     Attributes:
@@ -51,7 +51,7 @@ class DisAlign(PostHocMethod):
     beta_: Array
     confidence_: Array
 
-    def __init__(self, form: str = "paper", gamma: float = 1.2, ridge: float = 0.1, tol: float = 1e-4) -> None:
+    def __init__(self, form: str = "paper", gamma: float = 1.2, ridge: float = 0.1, tol: float = 1e-3) -> None:
         self.form = form
         self.gamma = gamma
         self.ridge = ridge
@@ -64,7 +64,7 @@ class DisAlign(PostHocMethod):
         features, K = evidence.features, evidence.num_classes
         assert features is not None
         spread = float(np.sqrt(np.mean(np.square(features[: 40 * CHUNK], dtype=np.float64)))) or 1.0
-        weights = class_weights(evidence.class_counts, self.gamma)[evidence.y]
+        weights = class_weights(evidence.held_out, self.gamma)[evidence.y]
         weights /= weights.sum()
         frozen = np.tile(evidence.held_out == 0, 2)
         start = np.concatenate([np.full(K, 0.0 if self.form == "paper" else 1.0), np.zeros(K + features.shape[1] + 1)])
@@ -76,7 +76,7 @@ class DisAlign(PostHocMethod):
             gradient[: 2 * K][frozen] = 0.0
             return value + self.ridge / (2 * K) * float(x @ x), gradient
 
-        x = lbfgs(objective, start, tol=self.tol)
+        x = lbfgs(objective, start, tol=self.tol, max_iter=200)
         self.alpha_ = x[:K] + (1.0 if self.form == "paper" else 0.0)
         self.beta_ = x[K : 2 * K]
         self.confidence_ = np.append(x[2 * K : -1] / spread, x[-1])

@@ -16,7 +16,6 @@ from classgap.registry import Choice, Float, method
     kind="posthoc",
     family="margin",
     paper="arXiv:2112.07225",
-    needs=("class_counts",),
     space={
         "gamma": Float(0.0, 2.0, default=1.2),
         "normalize": Choice(("weights", "batch"), default="weights"),
@@ -29,7 +28,9 @@ class MARC(ClasswiseAffine):
     .. math:: \min_{\omega, \beta} \frac1Z \sum_i U_{y_i} \mathrm{CE}(\hat\eta_i, y_i)
               + \frac{r}{2K} (\|\omega - 1\|^2 + \|\beta\|^2), \quad U_k = K n_k^{-\gamma} / \sum_j n_j^{-\gamma}
 
-    The problem is convex and solved by Newton's method instead of epochs of SGD.
+    :math:`n_k` counts the samples given to ``fit``, as in the paper, where these are the training samples: a balanced held-out
+    set needs no re-weighting, and using the training counts there would correct twice. The problem is convex and solved by
+    Newton's method instead of epochs of SGD.
 
     Args:
         gamma: Exponent of the class weights; ``0`` turns re-weighting off.
@@ -43,7 +44,7 @@ class MARC(ClasswiseAffine):
         objective_: Value reached.
     Example:
         >>> scores = np.array([[2.0, 1.0], [1.5, 1.0], [1.2, 1.0], [1.0, 0.8]])
-        >>> marc = MARC().fit(scores, [0, 0, 1, 1], class_counts=[100, 2], weight_norms=[2.0, 1.0])
+        >>> marc = MARC().fit(scores, [0, 0, 1, 1], weight_norms=[2.0, 1.0])
         >>> marc.omega_.shape, marc.beta_.shape
         ((2,), (2,))
     Reference: Wang et al., *Margin calibration for long-tailed visual recognition*, ACML 2022, arXiv:2112.07225, eq. 8-12.
@@ -64,7 +65,7 @@ class MARC(ClasswiseAffine):
         number("gamma", self.gamma, low=0.0)
         number("ridge", self.ridge, low=0.0)
         one_of("normalize", self.normalize, ("weights", "batch"))
-        weights = class_weights(evidence.class_counts, self.gamma)[evidence.y]
+        weights = class_weights(evidence.held_out, self.gamma)[evidence.y]
         unit = np.ones(evidence.num_classes) if evidence.weight_norms is None else evidence.weight_norms
         solution = solve(
             ClasswiseProblem(

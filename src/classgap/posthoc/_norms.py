@@ -58,7 +58,6 @@ class TauNorm(ClasswiseAffine):
     kind="posthoc",
     family="norm",
     paper="arXiv:1910.09217",
-    needs=("class_counts",),
     space={"form": Choice(("logits", "weights"), default="logits"), "ridge": Float(1e-4, 10.0, default=0.1, log=True)},
 )
 class LWS(ClasswiseAffine):

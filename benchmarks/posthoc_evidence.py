@@ -1,0 +1,285 @@
+"""Post-hoc methods on real embeddings: a long-tailed and a balanced head, several seeds, paired with the uncorrected head.
+
+    python benchmarks/posthoc_evidence.py ../shared/data/cifar100_effnetlite0_pca256.npz      # writes results.jsonl
+    python benchmarks/posthoc_evidence.py --table                                             # writes the tables into docs
+
+For each seed a training set is drawn (balanced: 100 a class; long-tailed: exponential profile from 500 to 5, classes in random
+order). A head (linear, or one hidden layer) is trained on it, and five more on four fifths each for out-of-fold scores. Every
+method is fitted on those out-of-fold scores only, hyper-parameters included; the official test set (100 a class) is scored once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import classgap
+from classgap.posthoc import (
+    CRT,
+    LWS,
+    MARC,
+    DisAlign,
+    GapDial,
+    LogitAdjustment,
+    MatrixScaling,
+    PostHocMethod,
+    TauNorm,
+    TemperatureScaling,
+    VectorScaling,
+)
+from classgap.posthoc._dial import STRENGTHS
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "evidence" / "posthoc" / "results.jsonl"
+DOCS = HERE.parent / "docs" / "posthoc.md"
+SEEDS, FOLDS = range(5), 5
+METRICS = ("overall", "easy", "medium", "hard", "worst_decile", "gap")
+
+
+class Head(NamedTuple):
+    """A trained head with what the methods may see (``scores``, out-of-fold) and what judges them (``test``)."""
+
+    scores: np.ndarray
+    y: np.ndarray
+    features: np.ndarray | None
+    weight: np.ndarray | None
+    bias: np.ndarray | None
+    test: np.ndarray
+    test_features: np.ndarray | None
+
+
+def training_set(y: np.ndarray, task: str, seed: int) -> np.ndarray:
+    """Rows of one draw."""
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(int(y.max()) + 1)
+    sizes = [100 if task == "balanced" else int(500 * 0.01 ** (i / (len(order) - 1))) for i in range(len(order))]
+    return np.concatenate([rng.permutation(np.flatnonzero(y == c))[:n] for c, n in zip(order, sizes, strict=True)])
+
+
+def train(x: np.ndarray, y: np.ndarray, kind: str, seed: int) -> Any:
+    """A linear or one-hidden-layer head: AdamW, one cycle, 25 epochs, batch 128."""
+    import torch
+
+    torch.manual_seed(seed)
+    nn, K = torch.nn, int(y.max()) + 1
+    if kind == "linear":
+        net, rate, decay = nn.Sequential(nn.Linear(x.shape[1], K)), 5e-3, 0.5
+    else:
+        net = nn.Sequential(nn.Linear(x.shape[1], 512), nn.ReLU(), nn.Dropout(0.2), nn.Linear(512, K))
+        rate, decay = 1e-3, 0.05
+    optimizer = torch.optim.AdamW(net.parameters(), lr=rate, weight_decay=decay)
+    epochs, batch = 25, 128
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=epochs * (len(y) // batch) + 1)
+    inputs, target = torch.from_numpy(x), torch.from_numpy(y)
+    for _ in range(epochs):
+        for rows in torch.randperm(len(y))[: len(y) // batch * batch].split(batch):
+            loss = nn.functional.cross_entropy(net(inputs[rows]), target[rows])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+    return net.eval()
+
+
+def make_head(data: Any, task: str, kind: str, seed: int) -> Head:
+    """Train the head and its five fold copies."""
+    import torch
+
+    from classgap.posthoc._select import fold_numbers
+
+    rows = training_set(data["y_train"], task, seed)
+    x, y = data["x_train"][rows].astype(np.float32), data["y_train"][rows].astype(np.int64)
+    x_test = data["x_test"].astype(np.float32)
+    fold = fold_numbers(y, FOLDS, seed)
+    scores = np.empty((len(y), int(y.max()) + 1), np.float32)
+    with torch.no_grad():
+        for k in range(FOLDS):
+            with torch.enable_grad():
+                part = train(x[fold != k], y[fold != k], kind, 10 * seed + k)
+            scores[fold == k] = part(torch.from_numpy(x[fold == k])).numpy()
+        with torch.enable_grad():
+            net = train(x, y, kind, 10 * seed + 9)
+        test = net(torch.from_numpy(x_test)).numpy()
+    if kind != "linear":  # each fold has features of its own, so methods on features do not apply
+        return Head(scores, y, None, None, None, test, None)
+    weight, bias = net[0].weight.detach().numpy(), net[0].bias.detach().numpy()
+    return Head(scores, y, x, weight, bias, test, x_test)
+
+
+def methods(head: Head) -> Iterator[tuple[str, PostHocMethod]]:
+    """All methods with the settings shown in the table."""
+    yield "logit_adjustment", LogitAdjustment()
+    yield "logit_adjustment (tau tuned)", LogitAdjustment(tau=None)
+    yield "marc", MARC()
+    yield "marc (gamma 0)", MARC(gamma=0.0)
+    yield "marc (batch normalisation)", MARC(normalize="batch")
+    yield "lws", LWS()
+    yield "temperature_scaling", TemperatureScaling()
+    yield "vector_scaling", VectorScaling()
+    yield "matrix_scaling", MatrixScaling()
+    if head.features is not None:
+        yield "lws (weights)", LWS(form="weights")
+        yield "tau_norm", TauNorm()
+        yield "crt", CRT()
+        yield "crt (weight decay 5e-4)", CRT(weight_decay=5e-4)
+        yield "disalign", DisAlign()
+        yield "disalign (code)", DisAlign(form="code")
+    yield "gap_dial (chosen)", GapDial()
+    for strength in STRENGTHS[1:]:
+        yield f"gap_dial ({strength:g})", GapDial(strength=strength)
+
+
+def rough_offsets(scores: np.ndarray, y: np.ndarray, power: float) -> np.ndarray:
+    """The dial's forerunner, for comparison: offsets minimising the mean of (1 - soft accuracy)^(1 + power), nothing else."""
+    from scipy.optimize import minimize
+    from scipy.special import softmax
+
+    scores, at, n = scores.astype(np.float64), np.arange(len(y)), np.bincount(y)
+
+    def objective(b: np.ndarray) -> tuple[float, np.ndarray]:
+        p = softmax(scores + b, axis=1)
+        own = p[at, y]
+        miss = 1 - np.bincount(y, own) / n
+        pull = (-(1 + power) * miss**power / len(n) / n)[y] * own
+        return 100 * float((miss ** (1 + power)).mean()), 100 * (np.bincount(y, pull) - pull @ p)
+
+    return minimize(objective, np.zeros(len(n)), jac=True, method="L-BFGS-B", options={"maxiter": 300}).x
+
+
+def predictions(head: Head) -> Iterator[tuple[str, np.ndarray, dict[str, Any], float]]:
+    """Name, corrected test predictions, what was chosen on out-of-fold scores, and seconds to fit."""
+    norms = None if head.weight is None else np.linalg.norm(head.weight, axis=1)
+    for name, method in methods(head):
+        start = time.perf_counter()
+        counts = np.bincount(head.y)
+        method.fit(head.scores, head.y, class_counts=counts, weight_norms=norms, bias=head.bias, features=head.features)
+        seconds = time.perf_counter() - start
+        chosen = {k: getattr(method, k) for k in ("tau_", "strength_", "ridge_", "temperature_") if hasattr(method, k)}
+        yield name, method.predict(head.test, features=head.test_features), chosen, seconds
+    for power in (1, 2, 4):
+        start = time.perf_counter()
+        offsets = rough_offsets(head.scores, head.y, power)
+        yield f"rough dial ({power})", (head.test + offsets).argmax(1), {}, time.perf_counter() - start
+
+
+def run(path: Path, heads: list[str], tasks: list[str]) -> None:
+    """Fit everything and append one line for each method and seed, and one pooled over seeds with paired intervals."""
+    data = dict(np.load(path))
+    y_test = data["y_test"].astype(np.int64)
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    for kind in heads:
+        for task in tasks:
+            found: dict[str, list[np.ndarray]] = {}
+            lines: list[dict[str, Any]] = []
+            for seed in SEEDS:
+                head = make_head(data, task, kind, seed)
+                found.setdefault("", []).append(head.test.argmax(1))
+                for name, predicted, chosen, seconds in predictions(head):
+                    found.setdefault(name, []).append(predicted)
+                    lines.append(
+                        _line(task, kind, name, y_test, found[""][-1], predicted, seed)
+                        | {"chosen": chosen, "seconds": round(seconds, 2)}
+                    )
+                print(kind, task, seed, flush=True)
+            before = [classgap.audit(y_test, p) for p in found.pop("")]
+            for name, each in found.items():
+                comparison = classgap.compare(before, [classgap.audit(y_test, p) for p in each])
+                lines.append({"task": task, "head": kind, "method": name, "seed": "all"} | _changes(comparison))
+            with RESULTS.open("a") as file:
+                file.writelines(json.dumps(line) + "\n" for line in lines)
+
+
+def _line(
+    task: str, kind: str, name: str, y: np.ndarray, before: np.ndarray, after: np.ndarray, seed: int
+) -> dict[str, Any]:
+    comparison = classgap.compare(
+        classgap.audit(y, before, n_boot=100), classgap.audit(y, after, n_boot=100), n_boot=100
+    )
+    values = {
+        m: {"before": c.before.value, "after": c.after.value} for m, c in comparison.metrics.items() if m in METRICS
+    }
+    return {"task": task, "head": kind, "method": name, "seed": seed} | values
+
+
+def _changes(comparison: Any) -> dict[str, Any]:
+    return {
+        m: {
+            "before": c.before.value,
+            "after": c.after.value,
+            "delta": c.delta.value,
+            "low": c.delta.low,
+            "high": c.delta.high,
+        }
+        for m, c in comparison.metrics.items()
+        if m in METRICS
+    }
+
+
+def tables() -> str:
+    """The pooled lines as Markdown, one table for each head and task."""
+    lines = [json.loads(line) for line in RESULTS.read_text().splitlines()]
+    pooled = [line for line in lines if line["seed"] == "all"]
+    out: list[str] = []
+    for kind, task in dict.fromkeys((p["head"], p["task"]) for p in pooled):
+        rows = [p for p in pooled if (p["head"], p["task"]) == (kind, task)]
+        base = rows[0]
+        seconds = {
+            r["method"]: np.median(
+                [
+                    x["seconds"]
+                    for x in lines
+                    if x.get("seconds") is not None and (x["head"], x["task"], x["method"]) == (kind, task, r["method"])
+                ]
+            )
+            for r in rows
+        }
+        out += [
+            f"### {'Linear head' if kind == 'linear' else 'Head with one hidden layer'}, {task}",
+            "",
+            f"Uncorrected: {_percent(base, 'overall')} overall, {_percent(base, 'easy')} easy, {_percent(base, 'hard')} hard, "
+            f"{_percent(base, 'worst_decile')} worst ten classes. Changes in points:",
+            "",
+            "| method | overall | easy | hard | worst ten | seconds to fit |",
+            "|---|---|---|---|---|---|",
+        ]
+        for r in rows:
+            cells = " | ".join(_cell(r[m]) for m in ("overall", "easy", "hard", "worst_decile"))
+            out.append(f"| {r['method']} | {cells} | {seconds[r['method']]:.1f} |")
+        out.append("")
+    return "\n".join(out)
+
+
+def _percent(row: dict[str, Any], metric: str) -> str:
+    return f"{100 * row[metric]['before']:.1f} %"
+
+
+def _cell(change: dict[str, float]) -> str:
+    text = f"{100 * change['delta']:+.1f} [{100 * change['low']:+.1f}, {100 * change['high']:+.1f}]"
+    return f"**{text}**" if change["low"] > 0 or change["high"] < 0 else text
+
+
+def write_tables() -> None:
+    """Replace what stands between the markers in the docs."""
+    text = DOCS.read_text()
+    start, end = "<!-- evidence -->", "<!-- /evidence -->"
+    before, rest = text.split(start)
+    DOCS.write_text(before + start + "\n" + tables() + end + rest.split(end)[1])
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", nargs="?", type=Path, help="the embeddings")
+    parser.add_argument("--table", action="store_true", help="only write the tables into the docs")
+    parser.add_argument("--head", choices=("linear", "mlp"), action="append")
+    parser.add_argument("--task", choices=("long-tailed", "balanced"), action="append")
+    options = parser.parse_args()
+    if not options.table:
+        run(options.data, options.head or ["linear", "mlp"], options.task or ["long-tailed", "balanced"])
+    else:
+        write_tables()

@@ -1,0 +1,282 @@
+"""``classgap fix``: close the gap of a trained model without retraining."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from classgap.cli import _options as options
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from rich.table import Table
+
+    from classgap.measure import Comparison
+    from classgap.measure.tables import Predictions
+    from classgap.posthoc._repair import Repair
+
+
+def fix(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE", help="CSV, Parquet, NPZ or safetensors, or a folder of parts.")
+    ],
+    true: options.True_ = None,
+    scores: options.Scores = None,
+    features: options.Features = None,
+    names: options.Names = None,
+    train_counts: options.TrainCounts = None,
+    rule: Annotated[
+        str, typer.Option(help="How to choose, see above.", rich_help_panel="How to choose")
+    ] = "hard_if_overall_holds",
+    overall: Annotated[
+        str,
+        typer.Option(
+            help="What rules call overall: 'balanced' counts classes alike, 'overall' samples.",
+            rich_help_panel="How to choose",
+        ),
+    ] = "balanced",
+    report_share: Annotated[
+        float, typer.Option(help="Share of samples set aside for the report.", rich_help_panel="How to choose")
+    ] = 1 / 3,
+    folds: Annotated[int, typer.Option(min=2, help="Of the cross-fitting.", rich_help_panel="How to choose")] = 5,
+    seed: options.Seed = 0,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where to write.", rich_help_panel="What to write")] = Path(
+        "classgap-fix"
+    ),
+) -> None:
+    """Close the gap of a trained model without retraining.
+
+    FILE holds logits (or features with the last layer's weight and bias) and true labels of samples the model was NOT
+    trained on: a validation set, or out-of-fold scores. A third of them is set aside. On the rest every post-hoc method
+    is fitted and cross-fitted, and the rule chooses; the samples set aside then say what it is worth.
+
+    \b
+    classgap fix val_logits.npz                               arrays: scores, y_true; optional: features, weight, bias
+    classgap fix val.parquet --scores logit_ --true label --train-counts train_counts.csv
+    classgap fix val.npz --rule best_overall --out fixed
+
+    \b
+    Rules
+    hard_if_overall_holds   largest gain of the hard third with overall not significantly worse (default)
+    hard_if_overall_gains   largest gain of the hard third with overall no lower
+    best_hard               largest gain of the hard third, at any cost
+    best_overall            largest gain overall
+
+    \b
+    Writes to DIR
+    report.html, .md, .json, figures/   the chosen method against the uncorrected scores, on the samples set aside
+    methods.md                          all methods
+    method/                             the chosen method; read it with classgap.posthoc.load("DIR/method")
+    head.safetensors                    the corrected last layer, if FILE holds its weight
+    predictions.csv                     before and after, with the part each sample was in
+    If no method helps beyond noise, only the reports are written.
+    """
+    from classgap.cli._output import console, working, write_report
+    from classgap.measure.tables import Columns, read_names, read_predictions, read_train_counts
+    from classgap.posthoc._repair import repair
+
+    with working("reading"):
+        found = read_predictions(
+            files,
+            Columns(true=true, scores=scores, features=features),
+            class_names=None if names is None else read_names(names),
+            train_counts=None if train_counts is None else read_train_counts(train_counts),
+            rows=True,
+        )
+        evidence = _evidence(found)
+    with working("fitting") as progress:
+        result = repair(
+            evidence,
+            rule=rule,
+            overall=overall,
+            report_share=report_share,
+            folds=folds,
+            seed=seed,
+            progress=progress,
+        )
+    screen = console()
+    screen.print(
+        f"{len(evidence.y):,} samples, {evidence.num_classes:,} classes; {_split_sentence(result, len(evidence.y))}\n"
+    )
+    screen.print(_table(result, overall))
+    for name, reason in result.skipped.items():
+        screen.print(f"left out: {name} ({reason})", style="dim")
+    if found.train_counts is None:
+        screen.print("note: no training counts given; the labels in FILE stand for them (--train-counts)", style="dim")
+    screen.print(_verdict(result), style="bold")
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "methods.md").write_text(methods_markdown(result, overall), encoding="utf-8")
+    if result.chosen is not None:
+        with working("writing"):
+            write_report(_named(result, found), out, source=f"{files[0].name}: {result.chosen}")
+            _write_frontier(result, overall, out / "figures")
+            if result.helps:
+                _write_method(result, found, evidence.logits, out)
+    screen.print(f"Written to {out}", soft_wrap=True)
+
+
+def _evidence(found: Predictions) -> Any:
+    """The file's content as evidence; probabilities become log-probabilities, features and head become scores."""
+    import numpy as np
+
+    from classgap._checks import InputError
+    from classgap.measure._inputs import read_scores
+    from classgap.posthoc._evidence import Evidence
+
+    scores, features = found.scores, found.features
+    if scores is None and features is not None and found.weight is not None:
+        scores = features @ found.weight.T + (0.0 if found.bias is None else found.bias)
+    if scores is None or found.y_true is None:
+        raise InputError(
+            "fix needs logits (--scores), or features with the last layer's weight, and true labels; "
+            "labels alone show which classes fail (classgap audit), but not how close they were"
+        )
+    matrix, kind = read_scores(scores, "auto")
+    if matrix is not None and kind == "probabilities":
+        matrix = np.log(np.maximum(matrix, 1e-12))
+    norms = None if found.weight is None else np.linalg.norm(found.weight, axis=1)
+    return Evidence.gather(
+        matrix,
+        found.y_true,
+        classes=np.arange(len(found.classes)),
+        class_counts=found.train_counts,
+        weight_norms=None if norms is None or (norms == 0).any() else norms,
+        bias=found.bias,
+        features=features,
+    )[0]
+
+
+def _split_sentence(result: Repair, total: int) -> str:
+    aside = len(result.report_rows)
+    return f"fitted and chosen on {total - aside:,} (cross-fitted), reported on the {aside:,} set aside"
+
+
+def _verdict(result: Repair) -> str:
+    if result.chosen is None:
+        return f"No method is admissible under the rule {result.rule}."
+    change = result.candidates[result.chosen].report.metrics
+    from classgap.measure._views import points
+
+    numbers = (
+        f"hard third {points(change['hard'].delta.value)} [{points(change['hard'].delta.low)} … "
+        f"{points(change['hard'].delta.high)}], balanced accuracy {points(change['balanced'].delta.value)}"
+    )
+    if result.helps:
+        return f"Chosen by {result.rule}: {result.chosen}. On the samples set aside: {numbers}."
+    return (
+        f"Nothing helps beyond noise: the best by {result.rule} is {result.chosen}, {numbers}. No method was written."
+    )
+
+
+def _rows(result: Repair, overall: str) -> list[tuple[str, ...]]:
+    from classgap.measure._views import points
+
+    def cell(comparison: Comparison, metric: str) -> str:
+        delta = comparison.metrics[metric].delta
+        mark = " +" if delta.low > 0 else " −" if delta.high < 0 else ""
+        return f"{points(delta.value)} [{points(delta.low)}, {points(delta.high)}]{mark}"
+
+    return [
+        (
+            ("→ " if label == result.chosen else "") + label,
+            cell(c.selection, "hard"),
+            cell(c.selection, overall),
+            cell(c.report, "hard"),
+            cell(c.report, overall),
+            c.report.verdict.title,
+        )
+        for label, c in result.candidates.items()
+    ]
+
+
+_HEADS = ("method", "hard, choosing", "overall, choosing", "hard, report", "overall, report", "verdict")
+
+
+def _table(result: Repair, overall: str) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for i, head in enumerate(_HEADS):
+        if i != 2:  # shown in methods.md; six columns do not fit a terminal
+            table.add_column(head, justify="right" if 0 < i < 5 else "left", no_wrap=True)
+    for row in _rows(result, overall):
+        table.add_row(*row[:2], *row[3:], style="bold" if row[0].startswith("→") else "")
+    return table
+
+
+def methods_markdown(result: Repair, overall: str) -> str:
+    """All methods as a Markdown table, with how they were fitted and chosen."""
+    lines = [
+        "# Methods tried",
+        "",
+        "Differences to the uncorrected scores in points, with 95 % paired intervals; + and − mark those beyond noise. "
+        f'"Choosing" is cross-fitted, "report" is measured on {len(result.report_rows):,} samples that had no say in any fit or '
+        f"choice. Rule: {result.rule}. Overall: {'mean over classes' if overall == 'balanced' else 'mean over samples'}.",
+        "",
+        "| " + " | ".join(_HEADS) + " |",
+        "|" + "---|" * len(_HEADS),
+        *("| " + " | ".join(row) + " |" for row in _rows(result, overall)),
+        "",
+        _verdict(result),
+        "",
+        *(f"Left out: {name} ({reason})." for name, reason in result.skipped.items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _named(result: Repair, found: Predictions) -> Comparison:
+    """The chosen method's comparison on the report part, with the file's class names and full bootstrap."""
+    from classgap.measure import audit, compare
+
+    assert result.chosen is not None
+    samples = [
+        r.samples
+        for r in (*result.candidates[result.chosen].report.before, *result.candidates[result.chosen].report.after)
+    ]
+    before, after = (audit(s.y_true, s.y_pred, class_names=found.classes) for s in samples if s is not None)
+    return compare(before, after)
+
+
+def _write_frontier(result: Repair, overall: str, folder: Path) -> None:
+    from classgap.measure import plot
+    from classgap.posthoc._figure import frontier
+
+    chart = frontier(result, overall)
+    for ending in ("png", "svg"):
+        plot.save(chart, folder / f"frontier.{ending}")
+
+
+def _write_method(result: Repair, found: Predictions, scores: NDArray[np.floating[Any]], out: Path) -> None:
+    import numpy as np
+    import polars as pl
+
+    from classgap._checks import InputError
+    from classgap.posthoc import save
+
+    assert result.chosen is not None
+    method = result.candidates[result.chosen].method
+    names = np.asarray(found.classes)
+    after = method.predict(scores, features=found.features)
+    part = np.full(len(scores), "fit", dtype=object)
+    part[result.report_rows] = "report"
+    table = {"row": np.arange(len(scores)), "part": part, "true": names[found.y_true]} | (
+        {} if found.ids is None else {"id": found.ids}
+    )
+    table |= {"before": names[scores.argmax(axis=1)], "after": names[after]}
+    pl.DataFrame({k: v.tolist() for k, v in table.items()}).write_csv(out / "predictions.csv")
+    method.classes_ = names
+    save(method, out / "method")
+    if found.weight is not None:
+        from safetensors.numpy import save_file
+
+        try:
+            weight, bias = method.fold(found.weight, found.bias)
+        except InputError:
+            return  # DisAlign: nothing to fold
+        save_file(
+            {"weight": np.ascontiguousarray(weight), "bias": np.ascontiguousarray(bias)}, out / "head.safetensors"
+        )

@@ -1,0 +1,175 @@
+"""Fit every applicable method, choose one by a named rule, and measure it on samples that no choice has seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sklearn.base import clone
+
+from classgap import registry
+from classgap._checks import InputError, number
+from classgap.posthoc._base import PostHocMethod
+from classgap.posthoc._dial import STRENGTHS, GapDial
+from classgap.posthoc._evidence import Array, Evidence
+from classgap.posthoc._select import DEFAULT_RULE, choose, compare_predictions, fold_numbers, need_samples, splits
+
+if TYPE_CHECKING:
+    from classgap.measure import Comparison
+
+Progress = Callable[[int, int], None]
+
+# Settings tried beside each method's defaults; the rule chooses among all of them by cross-fitting.
+_VARIANTS: Mapping[str, Sequence[Mapping[str, Any]]] = {
+    "marc": ({"ridge": 0.1}, {"ridge": 1.0}),
+    "logit_adjustment": ({"tau": 1.0}, {"tau": None}),
+    "crt": ({"weight_decay": 1e-2}, {"weight_decay": 1e-3}),
+    "gap_dial": tuple({"strength": s, "ridge": 1.0} for s in STRENGTHS),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """One method with one setting.
+
+    Attributes:
+        method: Fitted on the fitting part.
+        selection: Cross-fitted comparison with the uncorrected scores on the fitting part; what the rule sees.
+        report: Comparison on the report part, which had no say in anything.
+    """
+
+    label: str
+    method: PostHocMethod
+    selection: Comparison
+    report: Comparison
+
+
+@dataclass(frozen=True, eq=False)
+class Repair:
+    """What :func:`repair` found.
+
+    Attributes:
+        candidates: All that were fitted, by label.
+        skipped: Methods that could not be tried, with the reason.
+        chosen: Label the rule picked, or None.
+        helps: Whether the chosen one raises the hard third or the balanced accuracy on the report part beyond noise.
+        report_rows: Samples of the report part.
+    """
+
+    candidates: Mapping[str, Candidate]
+    skipped: Mapping[str, str]
+    chosen: str | None
+    helps: bool
+    rule: str
+    report_rows: Array
+
+    @property
+    def frontier(self) -> list[tuple[float, Candidate]]:
+        """The gap dial's strengths in order."""
+        dials = [(c.method.strength_, c) for c in self.candidates.values() if isinstance(c.method, GapDial)]
+        return sorted(dials, key=lambda pair: pair[0])
+
+
+def repair(
+    evidence: Evidence,
+    *,
+    rule: str = DEFAULT_RULE,
+    overall: str = "balanced",
+    report_share: float = 1 / 3,
+    folds: int = 5,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Repair:
+    """Split, fit, choose, report.
+
+    A stratified ``report_share`` of the samples is set aside. On the rest every method is cross-fitted, the rule chooses from
+    those comparisons, and all are fitted once more. Only then is each measured on the samples set aside.
+    """
+    number("report_share", report_share, low=0.05, high=0.9)
+    parts = max(2, round(1 / report_share)) if report_share <= 0.5 else 2
+    set_aside = fold_numbers(evidence.y, parts, seed) == 0
+    fitting, reporting = evidence.take(np.flatnonzero(~set_aside)), evidence.take(np.flatnonzero(set_aside))
+    need_samples(fitting, folds, "fix")
+    wanted, skipped = applicable(evidence)
+    steps, done = len(wanted) * (folds + 1), 0
+    candidates: dict[str, Candidate] = {}
+    for label, method in wanted.items():
+        after = fitting.logits.argmax(axis=1)
+        try:
+            for part, rows in splits(fitting, folds, seed + 1):
+                after[rows] = _predict(_fit(method, part), fitting, rows)
+                done += 1
+                if progress is not None:
+                    progress(done, steps)
+            final = _fit(method, fitting)
+        except InputError as error:
+            skipped[label] = str(error)
+            done = (done // (folds + 1) + 1) * (folds + 1)
+            continue
+        done += 1
+        candidates[label] = Candidate(
+            label,
+            final,
+            _compare(fitting, after, seed),
+            _compare(reporting, _predict(final, reporting, slice(None)), seed),
+        )
+    chosen = choose({label: c.selection for label, c in candidates.items()}, rule, overall)
+    return Repair(candidates, skipped, chosen, _helps(candidates, chosen), rule, np.flatnonzero(set_aside))
+
+
+def applicable(evidence: Evidence) -> tuple[dict[str, PostHocMethod], dict[str, str]]:
+    """Every declared method (with its variants) that this evidence allows, and why the others are left out."""
+    wanted: dict[str, PostHocMethod] = {}
+    skipped: dict[str, str] = {}
+    for declared in registry.methods("posthoc"):
+        needs_features: bool = declared.cls.uses_features  # type: ignore[attr-defined]
+        if needs_features and evidence.features is None:
+            skipped[declared.name] = "needs features"
+        elif declared.name == "tau_norm" and evidence.weight_norms is None:
+            skipped[declared.name] = "needs the head's weight"
+        elif declared.name == "logit_adjustment" and len(np.unique(evidence.class_counts)) == 1:
+            skipped[declared.name] = "the training classes are equally frequent"
+        else:
+            for settings in _VARIANTS.get(declared.name, ({},)):
+                wanted[_label(declared.name, settings)] = declared.build(**settings)
+    return wanted, skipped
+
+
+def _label(name: str, settings: Mapping[str, Any]) -> str:
+    """``gap_dial(2)``, ``marc(ridge 1)``, ``crt``: short, and telling variants apart."""
+    if not settings:
+        return name
+    key, value = next(iter(settings.items()))
+    shown = "tuned" if value is None else f"{value:g}"
+    return f"{name}({shown})" if key in ("strength", "tau") else f"{name}({key.replace('_', ' ')} {shown})"
+
+
+def _fit(method: PostHocMethod, evidence: Evidence) -> PostHocMethod:
+    fitted: PostHocMethod = clone(method).fit(
+        evidence.scores,
+        evidence.y,
+        class_counts=evidence.class_counts,
+        weight_norms=evidence.weight_norms,
+        bias=evidence.bias,
+        features=evidence.features,
+        classes=np.arange(evidence.num_classes),
+    )
+    return fitted
+
+
+def _predict(method: PostHocMethod, evidence: Evidence, rows: Any) -> Array:
+    features = None if evidence.features is None else evidence.features[rows]
+    return method.predict(evidence.logits[rows], features=features)
+
+
+def _compare(evidence: Evidence, after: Array, seed: int) -> Comparison:
+    return compare_predictions(evidence.y, evidence.logits.argmax(axis=1), after, evidence.num_classes, seed=seed)
+
+
+def _helps(candidates: Mapping[str, Candidate], chosen: str | None) -> bool:
+    if chosen is None:
+        return False
+    change = candidates[chosen].report.metrics
+    return change["hard"].delta.low > 0 or (change["balanced"].delta.low > 0 and change["hard"].delta.high >= 0)
