@@ -148,3 +148,12 @@ def test_chart_library_is_kept_and_does_without(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))  # nothing can be written below a file
     assert html._vega.__wrapped__() == first
     assert len(made) == 2
+
+
+def test_docs_describe_every_key_and_column() -> None:
+    text = (Path(__file__).parents[1] / "docs" / "audit.md").read_text(encoding="utf-8")
+    report = full_report(train_counts=[5] * 6)
+    described = set(re.findall(r"`([a-z_0-9]+)`", text))
+    trees = report.to_dict(), comparison().to_dict()
+    keys = {key for tree in trees for key in (*tree, *tree["metrics"], *tree["per_class"][0], *tree["groups"])}
+    assert keys - described == set()

@@ -46,6 +46,7 @@ _COLUMNS: dict[str, tuple[str, str, str]] = {
     "max_distance": ("max distance", "number", "largest distance within the class over the longest feature"),
     "fisher": ("Fisher", "number", "mean Fisher separability from all other classes"),
     "nearest_fisher": ("Fisher, nearest", "number", "Fisher separability from the least separable other class"),
+    "boundary_error": ("boundary error", "share", "error of the best straight boundary to the nearest other class"),
     "nearest_angle": ("mean angle", "number", "degrees between this class mean and the nearest other"),
     "weight_norm": ("weight norm", "number", "length of the head's weight vector"),
     "weight_angle": ("weight angle", "number", "degrees between this weight vector and the nearest other"),

@@ -56,7 +56,7 @@ _FIGURES = {
     ),
 }
 # What a verdict's short code means for the colour of its banner.
-_TONES = {"closed": "good", "better": "good", "traded": "bad", "widened": "bad", "worse": "bad"}
+_TONES = {"closed": "good", "better": "good", "better_hard": "good", "traded": "bad", "widened": "bad", "worse": "bad"}
 
 
 def render_audit(
