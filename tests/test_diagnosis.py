@@ -284,6 +284,19 @@ def test_a_cause_against_the_trend_is_not_named():
     assert evidence.scatter(agreeing, shape.spread).p_values[-1] < 1e-6
 
 
+def test_crowding_against_the_trend_is_not_named():
+    """Where the classes farthest from all others have the lowest accuracy, closeness explains nothing."""
+    model = Model.null(0)
+    far = model.means * np.linspace(1, 3, K)[:, None]
+    model.x += (far - model.means)[model.y]
+    shape = geometry.describe(model.x, model.y, K)
+    for order, untested in ((slice(None, None, -1), True), (slice(None), False)):
+        counts = np.full((K, K), 1)
+        np.fill_diagonal(counts, (20 + 5 * np.arange(K))[order])
+        outcome = evidence.Outcome.of(counts, tuple(map(str, range(K))))
+        assert np.isnan(evidence.crowding(outcome, shape).p_values).all() == untested
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
