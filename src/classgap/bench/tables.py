@@ -1,0 +1,231 @@
+"""From results to tables: accuracy over seeds, and paired differences to the reference variant with a verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from classgap._checks import InputError
+from classgap.bench.render import Table
+from classgap.bench.select import RULES, Rule
+from classgap.bench.suites import Suite, Task, Variant
+from classgap.measure import AuditReport, Comparison, audit, compare
+from classgap.measure.groups import RANKINGS
+
+if TYPE_CHECKING:
+    from classgap.bench.results import Result
+
+CONFIDENCE = 0.95
+_REPLICATES = 300  # enough for the standard errors behind the intervals, which is all they are used for
+_SHOWN = ("overall", "easy", "medium", "hard", "worst")
+# Paired differences: heading, ranking (empty for a metric) and group.
+_DIFFERENCES = (
+    ("overall", "", "overall"),
+    ("hard, own ranking", "own", "hard"),
+    ("hard, reference ranking", "reference", "hard"),
+    ("hard, cross-fitted", "cross", "hard"),
+    ("easy, cross-fitted", "cross", "easy"),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """All finished runs of one variant on one task, at the epochs a rule chose.
+
+    Attributes:
+        seeds: Of the runs that did not diverge.
+        reports: Their audits on the test set.
+        train_accuracy: Of each run, in its last epoch, in training mode and so under augmentation.
+    """
+
+    task: Task
+    variant: Variant
+    seeds: tuple[int, ...]
+    reports: tuple[AuditReport, ...]
+    train_accuracy: tuple[float, ...]
+    diverged: int
+
+    def mean(self, metric: str) -> tuple[float, float]:
+        """Mean over seeds of a metric, and half its t-interval (nan for a single seed)."""
+        return mean_interval([report.metrics[metric].value for report in self.reports])
+
+
+@dataclass(frozen=True, eq=False)
+class TaskTables:
+    """What there is to say of one task."""
+
+    task: Task
+    rows: tuple[Row, ...]
+    comparisons: Mapping[str, Comparison]
+    accuracy: Table
+    differences: Table
+
+
+def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Mean and half of Student's interval.
+
+    Example:
+        >>> [round(x, 3) for x in mean_interval([0.5, 0.6, 0.7])]
+        [0.6, 0.248]
+    """
+    from scipy.special import stdtrit
+
+    count = len(values)
+    if count < 2:
+        return (float(values[0]) if count else math.nan), math.nan
+    half = float(stdtrit(count - 1, (1 + confidence) / 2)) * float(np.std(values, ddof=1)) / math.sqrt(count)
+    return float(np.mean(values)), half
+
+
+def suite_tables(
+    suite: Suite,
+    results: Mapping[str, Result],
+    *,
+    rule: Rule = RULES["last"],
+    seeds: Sequence[int] | None = None,
+    only: Sequence[str] = (),
+) -> list[TaskTables]:
+    """Two tables for each task that has results.
+
+    Args:
+        results: By key, as :func:`~classgap.bench.read_results` gives them.
+        only: Patterns of ``TASK/VARIANT``; the reference variant is always shown.
+    """
+    wanted = set(map(_pair_name, suite.pairs(only)))
+    tables = []
+    for task in suite.tasks:
+        rows = []
+        for variant in suite.variants:
+            shown = f"{task.name}/{variant.name}" in wanted or variant.name == suite.reference
+            row = _row(suite, task, variant, results, rule, seeds) if shown and variant.joins(task) else None
+            rows += [] if row is None else [row]
+        if rows:
+            tables.append(_task_tables(suite, task, tuple(rows), rule))
+    return tables
+
+
+def _pair_name(pair: tuple[Task, Variant]) -> str:
+    return f"{pair[0].name}/{pair[1].name}"
+
+
+def _row(
+    suite: Suite,
+    task: Task,
+    variant: Variant,
+    results: Mapping[str, Result],
+    rule: Rule,
+    seeds: Sequence[int] | None,
+) -> Row | None:
+    from classgap.bench.jobs import job_key
+
+    found = {}
+    for seed in suite.seeds if seeds is None else seeds:
+        if (result := results.get(job_key(variant.config(task, seed)))) is not None:
+            found[seed] = result
+    if not found:
+        return None
+    if len({result.split_hash for result in found.values()}) > 1:
+        raise InputError(
+            f"results of {task.name}/{variant.name} were made on different data (split hashes "
+            f"{', '.join(sorted({r.split_hash for r in found.values()}))}); remove the stale ones and run them again"
+        )
+    whole = {seed: result for seed, result in found.items() if not result.diverged}
+    return Row(
+        task,
+        variant,
+        tuple(whole),
+        tuple(_report(result, rule) for result in whole.values()),
+        tuple(float(result.curve["train_accuracy"][-1] or math.nan) for result in whole.values()),
+        len(found) - len(whole),
+    )
+
+
+def _report(result: Result, rule: Rule) -> AuditReport:
+    predictions = result.predictions(rule.pick(result))
+    return audit(result.y_true, predictions, class_names=result.class_names, confidence=CONFIDENCE, n_boot=100)
+
+
+def _task_tables(suite: Suite, task: Task, rows: tuple[Row, ...], rule: Rule) -> TaskTables:
+    reference = next((row for row in rows if row.variant.name == suite.reference and row.reports), None)
+    comparisons = {}
+    if reference is not None:
+        for row in rows:
+            if row is not reference and row.reports:
+                comparisons[row.variant.name] = compare(reference.reports, row.reports, n_boot=_REPLICATES)
+    return TaskTables(
+        task,
+        rows,
+        comparisons,
+        _accuracy_table(task, rows, rule),
+        _difference_table(suite, task, rows, comparisons, rule),
+    )
+
+
+def _accuracy_table(task: Task, rows: Sequence[Row], rule: Rule) -> Table:
+    lines = []
+    for row in rows:
+        cells = [_plus_minus(*row.mean(metric)) for metric in _SHOWN]
+        lines.append((row.variant.name, _runs(row), *cells, _plus_minus(*mean_interval(row.train_accuracy))))
+    caption = (
+        f"Test accuracy in %, mean ± half the {CONFIDENCE:.0%} t-interval over seeds ({_seeds(rows)}); thirds by each run's own "
+        f"ranking. Epoch: {rule.meaning}. Training accuracy is that of the last epoch, under augmentation."
+    )
+    return Table(f"{task.name}: accuracy", caption, ("variant", "runs", *_SHOWN, "training"), tuple(lines))
+
+
+def _difference_table(
+    suite: Suite, task: Task, rows: Sequence[Row], comparisons: Mapping[str, Comparison], rule: Rule
+) -> Table:
+    lines = []
+    for row in rows:
+        if (found := comparisons.get(row.variant.name)) is None:
+            continue
+        cells = []
+        for _, ranking, group in _DIFFERENCES:
+            delta = (found.groups[ranking][group] if ranking else found.metrics[group]).delta
+            cells.append(difference(delta.value, delta.low, delta.high))
+        lines.append((row.variant.name, _runs(row), *cells, found.verdict.title))
+    caption = (
+        f"Difference to {suite.reference} in points, same test samples, with {CONFIDENCE:.0%} interval over samples and seeds "
+        f"({_seeds(rows)}); ↑ ↓ where it leaves out 0. The verdict rests on the cross-fitted thirds and allows for asking four "
+        f"questions; of many variants a few look different by chance. Reference ranking: {RANKINGS['reference']}. "
+        f"Epoch: {rule.meaning}."
+    )
+    heads = ("variant", "runs", *(heading for heading, _, _ in _DIFFERENCES), "verdict")
+    return Table(f"{task.name}: difference to {suite.reference}", caption, heads, tuple(lines))
+
+
+def _seeds(rows: Sequence[Row]) -> str:
+    seeds = sorted({seed for row in rows for seed in row.seeds})
+    if len(seeds) > 2 and seeds == list(range(seeds[0], seeds[-1] + 1)):
+        return f"seeds {seeds[0]}–{seeds[-1]}"
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds)) or 'none'}"
+
+
+def _runs(row: Row) -> str:
+    return f"{len(row.reports)}" + (f" + {row.diverged} diverged" if row.diverged else "")
+
+
+def _plus_minus(value: float, half: float) -> str:
+    if math.isnan(value):
+        return "–"
+    return f"{100 * value:.1f}" + ("" if math.isnan(half) else f" ± {100 * half:.1f}")
+
+
+def difference(value: float, low: float, high: float) -> str:
+    """A difference in points with its interval and an arrow where that leaves out 0.
+
+    Example:
+        >>> difference(0.012, 0.002, 0.022), difference(-0.001, -0.01, 0.008)
+        ('+1.2 [+0.2, +2.2] ↑', '-0.1 [-1.0, +0.8]')
+    """
+    from classgap.measure._views import points
+
+    if math.isnan(value):
+        return "–"
+    arrow = " ↑" if low > 0 else " ↓" if high < 0 else ""
+    return f"{points(value)} [{points(low)}, {points(high)}]{arrow}"
