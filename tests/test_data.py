@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -257,3 +258,17 @@ def test_normalise() -> None:
         assert out.is_contiguous(memory_format=torch.channels_last) is channels_last
     vectors = torch.randn(3, 5)
     assert Normalise((), ())(vectors) is vectors
+
+
+def test_data_verbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from typer.testing import CliRunner
+
+    from classgap.cli._app import app
+
+    monkeypatch.setenv("CLASSGAP_DATA", str(tmp_path))
+    listed = CliRunner().invoke(app, ["data", "list"])
+    assert listed.exit_code == 0
+    assert re.search(r"^digits +yes ", listed.output, re.MULTILINE)
+    assert re.search(r"^cifar10 +no ", listed.output, re.MULTILINE)
+    assert "797 training and 1000 test" in CliRunner().invoke(app, ["data", "prepare", "digits"]).output
+    assert isinstance(CliRunner().invoke(app, ["data", "prepare", "digit"]).exception, InputError)

@@ -68,6 +68,28 @@ def test_a_run_is_deterministic_and_writes_what_audit_reads(tmp_path: Path, meth
     assert {"easy", "medium", "hard"} < last["spread"].keys()
 
 
+@pytest.mark.parametrize("model", ["mlp-16", "resnet20"])
+def test_the_loop_equals_a_dozen_plain_lines(tmp_path: Path, model: str) -> None:
+    from classgap.data import load_data, shuffled
+    from classgap.models import build_model
+
+    _fit(tmp_path, f"model={model}", "epochs=2", "data.per_class=6", "channels_last=false", "optim.nesterov=true")
+    data = load_data("digits", per_class=6)
+    images = (data.train.x / 255 - data.mean[0]) / data.std[0]
+    torch.manual_seed(0)
+    net = build_model(model, 10, (1, 8, 8)).train()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4, nesterov=True)
+    order = shuffled(60, seed=0)
+    for step in range(6):
+        rows = order(step // 3)[24 * (step % 3) : 24 * (step % 3 + 1)]
+        optimizer.param_groups[0]["lr"] = 0.05 * 0.5 * (1 + np.cos(np.pi * step / 6))
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(net(images[rows]), data.train.y[rows]).backward()
+        optimizer.step()
+    for key, value in net.state_dict().items():
+        torch.testing.assert_close(_weights(tmp_path)[key], value, rtol=1e-3, atol=1e-4)
+
+
 def test_model_file_is_that_of_the_plain_model(tmp_path: Path) -> None:
     from classgap.models import build_model
 

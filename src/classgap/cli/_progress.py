@@ -6,7 +6,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 if TYPE_CHECKING:
     from classgap.train import Progress as Position
@@ -15,19 +16,18 @@ if TYPE_CHECKING:
 class RunProgress:
     """One bar over ``runs`` training runs; call :meth:`start` before each and hand :meth:`watch` to it::
 
-        with RunProgress(console) as progress:
-            progress.start("resnet32 · mr2")
-            fit(config, folder, watch=progress.watch)
+    with RunProgress(console) as progress:
+        progress.start("resnet32 · mr2")
+        fit(config, folder, watch=progress.watch)
     """
 
     def __init__(self, console: Console, runs: int = 1) -> None:
         self.console, self.runs, self.run, self.name, self.shown = console, runs, -1, "", ""
         self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=30),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(compact=True),
-            TextColumn("left · {task.fields[shown]}"),
+            TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+            BarColumn(bar_width=16),
+            TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
+            TextColumn("left  {task.fields[shown]}", table_column=Column(no_wrap=True)),
             console=console,
             disable=not console.is_terminal,
             transient=True,
@@ -63,7 +63,9 @@ class RunProgress:
 
 
 def _summary(record: dict[str, Any]) -> str:
-    parts = [f"loss {record['train']['loss']:.3f}", f"train {record['train']['accuracy']:.1%}"]
+    parts = [f"loss {record['train']['loss']:.3f}"]
     if "val" in record:
         parts += [f"val {record['val']['balanced']:.1%}", f"hard {record['val']['hard']:.1%}"]
+    else:
+        parts.append(f"train {record['train']['accuracy']:.1%}")
     return "  ".join(parts)

@@ -17,19 +17,14 @@ def list_() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from classgap.data import SOURCES, data_root, load_source
+    from classgap.data import SOURCES, data_root
 
     table = Table(box=None, pad_edge=False)
     for column in ("name", "here", "what"):
         table.add_column(column)
     for name, known in SOURCES.items():
-        try:
-            load_source(name)
-            here = "yes"
-        except InputError:
-            here = "no"
-        table.add_row(name, here, known.about)
-    table.add_row("npz:PATH", "", "your arrays: x_train, y_train, x_test, y_test and optionally class_names")
+        table.add_row(name, "yes" if known.present(data_root()) else "no", known.about)
+    table.add_row("npz:PATH", "", "your arrays: x_train, y_train, x_test, y_test[, class_names]")
     console = Console()
     console.print(table)
     console.print(f"fetched ones go to {data_root()} (CLASSGAP_DATA)", highlight=False, soft_wrap=True)

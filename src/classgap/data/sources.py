@@ -58,6 +58,7 @@ class Known:
     """A row of ``classgap data list``."""
 
     load: Callable[[Path, bool], Source]
+    present: Callable[[Path], bool]
     about: str
 
 
@@ -77,7 +78,7 @@ def load_source(name: str, *, download: bool = False) -> Source:
     """
     kind, _, path = name.partition(":")
     if kind == "npz" and path:
-        return _npz(name, Path(path).expanduser())
+        return _npz(name, _archive(Path(path).expanduser()))
     if name not in SOURCES:
         raise InputError(did_you_mean(name, [*SOURCES, "npz:PATH"], what="data set"))
     return SOURCES[name].load(data_root(), download)
@@ -98,18 +99,17 @@ def _digits(root: Path, download: bool) -> Source:
 
 
 def _fashion_mnist(root: Path, download: bool) -> Source:
-    folders = (root / "FashionMNIST" / "raw", _DEBIAN_FASHION_MNIST)
-    folder = next((f for f in folders if _idx_file(f, "train-images-idx3-ubyte") is not None), None)
+    folder = _fashion_folder(root)
     if folder is None:
         if not download:
             raise InputError(
-                f"fashion_mnist is neither in {folders[0]} nor in {folders[1]}; "
+                f"fashion_mnist is neither in {root} nor in {_DEBIAN_FASHION_MNIST}; "
                 "run `classgap data prepare fashion_mnist` (31 MB) or install Debian's dataset-fashion-mnist"
             )
         from torchvision import datasets
 
         datasets.FashionMNIST(str(root), download=True)
-        folder = folders[0]
+        folder = root / "FashionMNIST" / "raw"
     arrays = [
         _read_idx(folder, f"{part}-{kind}-ubyte")
         for part in ("train", "t10k")
@@ -118,6 +118,11 @@ def _fashion_mnist(root: Path, download: bool) -> Source:
     x_train, y_train, x_test, y_test = arrays
     names = tuple(_FASHION.split(","))
     return _images("fashion_mnist", x_train[:, None], y_train, x_test[:, None], y_test, names, augment=("crop", "flip"))
+
+
+def _fashion_folder(root: Path) -> Path | None:
+    folders = (root / "FashionMNIST" / "raw", _DEBIAN_FASHION_MNIST)
+    return next((f for f in folders if _idx_file(f, "train-images-idx3-ubyte") is not None), None)
 
 
 def _idx_file(folder: Path, name: str) -> Path | None:
@@ -154,9 +159,18 @@ def _cifar(classes: int) -> Callable[[Path, bool], Source]:
     return load
 
 
+def _archive(path: Path) -> Path:
+    """A relative path is looked for in the current folder, then among the data sets."""
+    found = next((place for place in (path, data_root() / path) if place.is_file()), None)
+    if found is None:
+        raise InputError(
+            f"there is no file {path}; a relative path is looked for in {Path.cwd()} and in {data_root()}, "
+            "which CLASSGAP_DATA changes"
+        )
+    return found
+
+
 def _npz(name: str, path: Path) -> Source:
-    if not path.is_file():
-        raise InputError(f"there is no file {path} (from data {name!r}); the path is relative to {Path.cwd()}")
     try:
         with path.open("rb") as handle, np.load(handle, allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in archive.files}
@@ -230,8 +244,18 @@ def _ints(labels: Array) -> Array:
 
 
 SOURCES: dict[str, Known] = {
-    "digits": Known(_digits, "handwritten digits 8×8, 797 + 1000 images, comes with scikit-learn"),
-    "fashion_mnist": Known(_fashion_mnist, "clothes 28×28, 60,000 + 10,000 images"),
-    "cifar10": Known(_cifar(10), "photographs 32×32 in 10 classes, 50,000 + 10,000 images"),
-    "cifar100": Known(_cifar(100), "photographs 32×32 in 100 classes, 50,000 + 10,000 images"),
+    "digits": Known(_digits, lambda root: True, "handwritten digits 8×8, 797 + 1000 images, part of scikit-learn"),
+    "fashion_mnist": Known(
+        _fashion_mnist, lambda root: _fashion_folder(root) is not None, "clothes 28×28, 60,000 + 10,000 images"
+    ),
+    "cifar10": Known(
+        _cifar(10),
+        lambda root: (root / "cifar-10-batches-py").is_dir(),
+        "photographs 32×32, 50,000 + 10,000, 10 classes",
+    ),
+    "cifar100": Known(
+        _cifar(100),
+        lambda root: (root / "cifar-100-python").is_dir(),
+        "photographs 32×32, 50,000 + 10,000, 100 classes",
+    ),
 }
