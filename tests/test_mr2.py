@@ -233,7 +233,7 @@ def test_logit_adjusted_modes():
 
 def test_logit_adjustment_vanishes_on_balanced_counts():
     logits, target, features = batch()
-    plain = MR2Loss(K, spread="ratio")(logits, target, features=features)
+    plain = MR2Loss(K)(logits, target, features=features)
     for adjust in ("outside", "inside", "posthoc"):
         criterion = MR2Loss(K, class_counts=[7] * K, adjust=adjust)
         torch.testing.assert_close(criterion(logits, target, features=features), plain)

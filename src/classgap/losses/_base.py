@@ -29,7 +29,7 @@ def reduce(values: Tensor, reduction: Reduction) -> Tensor:
     """``"mean"`` divides by the number of samples, never by a sum of weights; no samples give 0."""
     if reduction == "none":
         return values
-    return values.sum() / max(1, values.shape[0]) if reduction == "mean" else values.sum()
+    return values.mean() if reduction == "mean" and values.shape[0] else values.sum()
 
 
 class ClassLoss(nn.Module):

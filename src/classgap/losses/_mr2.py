@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from classgap._checks import InputError, number, one_of
 from classgap.losses._base import ClassLoss, Reduction, reduce
@@ -56,8 +57,7 @@ def margins_from_moments(
         weight = (second / class_counts).pow(0.25)
     else:
         weight = second.pow(1 / 3)
-    seen = weight.isnan().logical_not_().sum()
-    return weight.mul_(seen * c_bar / weight.nansum()).nan_to_num_(nan=c_bar)
+    return weight.mul_(c_bar / weight.nanmean()).nan_to_num_(nan=c_bar)
 
 
 def gamma_margin_cross_entropy(
@@ -92,13 +92,29 @@ def gamma_margin_cross_entropy(
     if target.dim() == 2:
         return reduce(_expected_over_labels(logits, target, gamma, offset, weight_by_gamma), reduction)
     of_label = gamma.detach().to(logits.dtype).index_select(0, target)
-    scaled = logits / of_label[:, None]
-    if offset is not None:
-        scaled = scaled + offset.to(logits.dtype)
-    if weight_by_gamma or not target.shape[0]:
-        losses = F.cross_entropy(scaled, target, reduction="none")
-        return reduce(losses * of_label, reduction)
-    return F.cross_entropy(scaled, target, reduction=reduction)
+    losses: Tensor = _ScaledCrossEntropy.apply(logits, target, of_label.reciprocal(), offset)
+    return reduce(losses * of_label if weight_by_gamma else losses, reduction)
+
+
+class _ScaledCrossEntropy(torch.autograd.Function):
+    """Cross-entropy of scaled logits; with the gradient written down, no second copy of the logits is kept or formed."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, target: Tensor, inverse: Tensor, offset: Tensor | None) -> Tensor:
+        scaled = logits * inverse[:, None]
+        if offset is not None:
+            scaled += offset
+        log_probability = F.log_softmax(scaled, 1)
+        ctx.save_for_backward(log_probability, target, inverse)
+        return log_probability.gather(1, target[:, None]).squeeze(1).neg_()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        log_probability, target, inverse = ctx.saved_tensors
+        result = log_probability.exp()
+        result.scatter_add_(1, target[:, None], result.new_full((1, 1), -1.0).expand(target.shape[0], 1))
+        return result.mul_((grad * inverse)[:, None]), None, None, None
 
 
 def _expected_over_labels(
@@ -204,7 +220,7 @@ class MR2Loss(ClassLoss):
         form: Scaling of the representation margin, see :func:`representation_margin`.
         pair: How partners are combined; by default a mean in ``"scale_free"``, else a sum.
         spread: Estimator of :math:`\bar s` (see :class:`~classgap.stats.ClassMoments`), or ``"zero"`` for no slack. By default
-            ``"pooled"``, and ``"ratio"`` with ``class_counts``, so that frequent classes do not decide it.
+            ``"pooled"``, and ``"ratio"`` with unequal ``class_counts``, so that frequent classes do not decide it.
         gamma_rule: ``"spread"`` (eq. 1), ``"uniform"`` (:math:`\gamma_k=\bar c`), or ``"imbalanced"``.
         weight_by_gamma: Multiply each sample's loss by its margin, leaving boundaries of overlapping classes in place.
         class_counts: Training counts; adds the logit adjustment :math:`\tau\log\pi` for imbalanced data.
@@ -258,7 +274,8 @@ class MR2Loss(ClassLoss):
         if pair is not None:
             one_of("pair", pair, PAIR_MODES)
         if spread is None:
-            spread = "pooled" if class_counts is None else "ratio"
+            balanced = self.class_counts is None or bool((self.class_counts == self.class_counts[0]).all())
+            spread = "pooled" if balanced else "ratio"
         one_of("spread", spread, (*SPREADS, "zero"))
         if gamma_rule == "imbalanced" and class_counts is None:
             raise InputError("gamma_rule='imbalanced' needs class_counts, the number of training samples of each class")
@@ -310,9 +327,9 @@ class MR2Loss(ClassLoss):
     def _logit_margin(self, logits: Tensor, target: Tensor) -> Tensor:
         offset = None
         if self.log_prior is not None and self.adjust != "posthoc":
-            offset = self.tau * self.log_prior
+            offset = self.tau * self.log_prior.to(logits.dtype)
             if self.adjust == "inside":
-                logits, offset = logits + offset.to(logits.dtype), None
+                logits, offset = logits + offset, None
         return gamma_margin_cross_entropy(
             logits, target, self.gamma, offset=offset, weight_by_gamma=self.weight_by_gamma
         )

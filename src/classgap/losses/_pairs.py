@@ -50,9 +50,9 @@ def within_class_pull(
         tensor([0.6931, 0.6931, 0.0000])
     """
     start, stop = anchors or (0, features.shape[0])
-    scale = features.new_ones(()) if scale is None else scale
     slack = slack.detach().to(features.dtype)
     if torch.compiler.is_compiling():
+        scale = features.new_ones(()) if scale is None else scale
         losses = torch.ops.classgap.pull(features, scale, target, slack, index, pair, start, stop)
         return cast("Tensor", losses)
     if pairs is None:
@@ -93,28 +93,30 @@ def _losses_and_slopes(excess: Tensor, first: Tensor, second: Tensor, rows: int,
 
 
 def _pull_forward(
-    scale: Tensor, slack: Tensor, first: Tensor, second: Tensor, distance: Tensor, rows: int, pair: str
+    scale: Tensor | None, slack: Tensor, first: Tensor, second: Tensor, distance: Tensor, rows: int, pair: str
 ) -> tuple[Tensor, Tensor]:
-    excess = distance * scale - (slack[first] if slack.dim() else slack)
+    excess = (distance if scale is None else distance * scale) - (slack[first] if slack.dim() else slack)
     return _losses_and_slopes(excess, first, second, rows, pair)
 
 
 def _pull_backward(
     grad: Tensor,
     features: Tensor,
-    scale: Tensor,
+    scale: Tensor | None,
     first: Tensor,
     second: Tensor,
     distance: Tensor,
     slopes: Tensor,
     start: int,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None]:
     per_row = grad
     if grad.shape[0] != features.shape[0]:
         per_row = F.pad(grad, (start, features.shape[0] - start - grad.shape[0]))
-    by_first, by_second = slopes.chunk(2)
-    weight = per_row.index_select(0, first) * by_first + per_row.index_select(0, second) * by_second
-    return add_along_pairs(features, first, second, weight * (2 * scale)), torch.dot(weight, distance)
+    half = first.shape[0]
+    weight = slopes.mul(per_row.index_select(0, torch.cat((first, second)))).view(2, half).sum(0)
+    if scale is None:
+        return add_along_pairs(features, first, second, 2 * weight), None
+    return add_along_pairs(features, first, second, 2 * scale * weight), torch.dot(weight, distance)
 
 
 class _Pull(torch.autograd.Function):
@@ -122,7 +124,7 @@ class _Pull(torch.autograd.Function):
     def forward(
         ctx: Any,
         features: Tensor,
-        scale: Tensor,
+        scale: Tensor | None,
         slack: Tensor,
         first: Tensor,
         second: Tensor,
@@ -174,7 +176,9 @@ def _pull_backward_op(
     rows = features.shape[0]
     kept = _select(class_pairs(features, target), index, start, stop, rows)
     _, slopes = _pull_forward(scale, slack, *kept, rows, pair)
-    return _pull_backward(grad, features, scale, *kept, slopes, start)
+    by_features, by_scale = _pull_backward(grad, features, scale, *kept, slopes, start)
+    assert by_scale is not None
+    return by_features, by_scale
 
 
 @_pull_op.register_fake

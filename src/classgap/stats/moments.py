@@ -14,7 +14,7 @@ from classgap.stats.pairs import ClassPairs, class_runs
 Spread = Literal["pooled", "ratio", "moments", "batch"]
 SPREADS: tuple[Spread, ...] = get_args(Spread)
 
-# Columns of the per-class sums.
+# Columns of the per-class sums; the pooled estimator keeps no scatter of single classes.
 _NORM, _COUNT, _SCATTER, _FREEDOM = range(4)
 
 
@@ -67,7 +67,7 @@ class ClassMoments(nn.Module):
         self.p = float(p)
         self.decay = number("decay", decay, low=0.0, high=1.0)
         self.spread: Spread = spread
-        self.register_buffer("sums", torch.zeros(num_classes, 4))
+        self.register_buffer("sums", torch.zeros(num_classes, 2 if spread == "pooled" else 4))
         self.register_buffer("pooled", torch.zeros(2))
         moments = num_features is not None and spread == "moments"
         self.register_buffer("mean", torch.zeros(num_classes, num_features or 0) if moments else None)
@@ -104,16 +104,17 @@ class ClassMoments(nn.Module):
     @property
     def class_spread(self) -> Tensor:
         r""":math:`(K,)` estimates of :math:`\|s_k\|^2`; nan where a class has no estimate yet."""
-        count, scatter, freedom = self.sums[:, 1:].unbind(1)
+        count, pooled = self.sums[:, _COUNT], self.pooled[0] / self.pooled[1]
+        if self.spread == "pooled":
+            return torch.where(count > 0, pooled, torch.nan)
+        scatter, freedom = self.sums[:, _SCATTER], self.sums[:, _FREEDOM]
         if self.spread == "batch":
             return scatter / freedom
         if self.spread == "moments":
             # Decayed weights w with Σw = count and Σw² = drift[1]: 1 − Σw²/(Σw)² corrects a weighted variance.
             correction = 1 - self.drift[:, 1] / count.square()
             return torch.where(correction > 1e-6, (scatter + self.drift[:, 0]) / count / correction, torch.nan)
-        pooled = self.pooled[0] / self.pooled[1]
-        values = pooled if self.spread == "pooled" else torch.where(freedom > 0, scatter / freedom, pooled)
-        return torch.where(count > 0, values, torch.nan)
+        return torch.where(count > 0, torch.where(freedom > 0, scatter / freedom, pooled), torch.nan)
 
     @property
     def sbar(self) -> Tensor:
@@ -170,9 +171,11 @@ def update_moments(
         freedom = 1 - share  # of each sample: b − 1 in a class of b
     # Every row of a class writes the same decayed value.
     sums.index_copy_(0, runs.labels, sums.index_select(0, runs.labels).mul_(decay))
-    norms = norms.index_select(0, runs.order)
-    sums.index_add_(0, runs.labels, torch.stack((norms, torch.ones_like(share), torch.zeros_like(share), freedom), 1))
-    sums[:, _SCATTER].index_add_(0, runs.labels.index_select(0, member), scatter)
+    columns = [norms.index_select(0, runs.order), torch.ones_like(share)]
+    if sums.shape[1] == 4:
+        columns += [torch.zeros_like(share), freedom]
+        sums[:, _SCATTER].index_add_(0, runs.labels.index_select(0, member), scatter)
+    sums.index_add_(0, runs.labels, torch.stack(columns, 1))
     pooled.mul_(decay).add_(torch.stack((scatter.sum(), freedom.sum())))
 
 
