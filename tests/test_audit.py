@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import balanced_accuracy_score
 
@@ -43,6 +43,7 @@ def test_numbers_match_sklearn_and_reference():
 
 
 @settings(max_examples=40, deadline=None)
+@example([(0, 0), (0, 1), (1, 1)], 0.5)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=40), st.floats(0.5, 0.99))
 def test_whatever_comes_intervals_hold_their_value(pairs, confidence):
     y_true, y_pred = np.array(pairs).T

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from classgap.measure import groups
 from classgap.measure.groups import by_frequency, cross_fit, membership, third_sizes, thirds
+from classgap.measure.intervals import mean_interval
 from reference import metrics as reference
 
 maybe_accuracy = st.one_of(st.just(np.nan), st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0]))
@@ -70,6 +72,22 @@ def test_cross_fit_shows_no_gap_where_there_is_none():
         cross.append(means[0] - means[2])
     assert np.mean(own) > 0.1
     assert abs(np.mean(cross)) < 0.02
+
+
+@pytest.mark.parametrize("truth", [np.full(20, 0.7), np.linspace(0.5, 0.95, 20)], ids=["no gap", "large gap"])
+def test_cross_fitted_thirds_have_intervals_that_cover(truth):
+    """The target: the average of the estimate, i.e. the accuracy of the classes that look hardest on half the samples."""
+    rng = np.random.default_rng(0)
+    support = np.full(20, 50)
+    values, bounds = [], []
+    for _ in range(150):
+        hits = rng.binomial(support, truth)
+        fit = cross_fit(*_cells(hits, support), 20, rng=rng, splits=20)
+        values.append(fit.means[:, 0])
+        bounds.append(mean_interval(fit.means[:, 0], fit.squared, hits, support, 0.95))
+    low, high = np.moveaxis(bounds, 1, 0)
+    target = np.mean(values, axis=0)
+    assert (((low <= target) & (target <= high)).mean(0) >= 0.9).all()
 
 
 def test_cross_fit_with_single_samples_and_absent_classes():

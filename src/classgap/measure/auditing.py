@@ -225,7 +225,7 @@ def _groups(
 def _fixed_groups(confusion: Confusion, group: Ints, names: Sequence[str], confidence: float) -> dict[str, Estimate]:
     """Mean class accuracy of groups that do not depend on these samples; nan for a group without samples."""
     weight = groups.membership(group, confusion.support > 0)
-    value = np.where(weight.any(1), weight @ np.nan_to_num(confusion.accuracy), np.nan)
+    value = np.where(weight.any(1), np.clip(weight @ np.nan_to_num(confusion.accuracy), 0, 1), np.nan)
     bounds_ = mean_interval(value, weight**2, confusion.correct, confusion.support, confidence)
     return estimates(names, value, *bounds_)
 
@@ -340,7 +340,9 @@ def _notes(confusion: Confusion, classes: tuple[str, ...]) -> list[str]:
     if len(absent):
         names = ", ".join(repr(classes[k]) for k in absent[:5]) + (" …" if len(absent) > 5 else "")
         one = len(absent) == 1
-        what = f"class {names} has no samples; its" if one else f"{len(absent)} classes ({names}) have no samples; their"
+        what = (
+            f"class {names} has no samples; its" if one else f"{len(absent)} classes ({names}) have no samples; their"
+        )
         notes.append(f"{what} accuracy is nan and no average counts {'it' if one else 'them'}")
     present = int((confusion.support > 0).sum())
     if present < 3:

@@ -18,7 +18,7 @@ Remainder = Literal["first", "last"]
 RANKINGS: Mapping[str, str] = {
     "own": "classes ranked by their accuracy on these very samples; what papers print, and too extreme by the luck of the draw",
     "reference": "classes ranked by another model; a ranking from the same samples favours any re-run on its hard third",
-    "cross": "classes ranked on one half of the samples and scored on the other, averaged over splits; no luck is counted",
+    "cross": "classes ranked on half the samples and scored on the other half, averaged over splits: no luck, but rougher ranks",
     "frequency": "classes grouped by their number of training samples",
 }
 
@@ -69,9 +69,9 @@ class CrossFit:
 
     Attributes:
         means: ``(3, S)``: mean accuracy of the easy, medium and hard third, for each of S columns of outcomes.
-        squared: ``(3, K)``: squared weights for variances. Over the splits a class near a boundary moves between groups;
-            the weights count half as moving freely (mean weight, squared) and half as fixed (mean squared weight),
-            which keeps intervals at their level where the ranking is all noise and where it is certain.
+        squared: ``(3, K)``: squared weights of the classes, averaged over splits, for variances. A class near a
+            boundary moves between groups from split to split; these weights give the variance as if each split's groups
+            were fixed, which errs on the wide side where the ranking is all noise.
     """
 
     means: Float64s
@@ -96,7 +96,7 @@ def cross_fit(
     the same as splitting rows, and no row is touched.
     """
     means = np.zeros((3, outcomes.shape[1]))
-    weight, square = np.zeros((3, num_classes)), np.zeros((3, num_classes))
+    squared = np.zeros((3, num_classes))
     scored = np.zeros((3, 1))
     for _ in range(splits):
         half = rng.binomial(count, 0.5)
@@ -106,11 +106,10 @@ def cross_fit(
             member = membership(group, ~np.isnan(accuracy[:, 0]))
             used = member.any(1, keepdims=True)
             means += member @ np.nan_to_num(accuracy)
-            weight += member
-            square += member**2
+            squared += member**2
             scored += used
-    rounds = np.maximum(scored, 1)
-    return CrossFit(divide(means, scored), ((weight / rounds) ** 2 + square / rounds) / 2)
+    averages = np.clip(divide(means, scored), 0, 1)  # rounding may leave 1 + 2e-16
+    return CrossFit(averages, squared / np.maximum(scored, 1))
 
 
 def _class_means(class_of: Ints, count: Ints, value: Float64s, num_classes: int) -> Float64s:
