@@ -280,7 +280,7 @@ def robust_centroid_contrast(
     paper="arXiv:2104.03066",
     needs=("features",),
     space={
-        "weight": Float(0.01, 2.0, default=0.5, log=True),
+        "weight": Float(0.01, 2.0, default=0.1, log=True),
         "temperature": Float(0.1, 10.0, default=1.0, log=True),
         "rule": Choice(("learned", "count"), default="learned"),
     },
@@ -316,7 +316,7 @@ class DROLTLoss(ClassLoss):
         num_classes: int,
         num_features: int,
         *,
-        weight: float = 0.5,
+        weight: float = 0.1,
         temperature: float = 1.0,
         epsilon: float = 1.0,
         rule: EpsilonRule = "learned",

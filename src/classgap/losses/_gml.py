@@ -19,6 +19,8 @@ from classgap.stats import gather_rows
 
 # What a class without keys scores: so low that it takes no share of the softmax, and finite so that gradients are.
 _NO_KEY = -1e4
+# Below this temperature similarities span more than float32 exponentials do.
+_COLDEST = 0.025
 
 
 def class_log_mean_exp(similarity: Tensor, labels: Tensor, usable: Tensor, num_classes: int) -> Tensor:
@@ -29,20 +31,19 @@ def class_log_mean_exp(similarity: Tensor, labels: Tensor, usable: Tensor, num_c
         labels: :math:`(M,)` class of each key.
         usable: :math:`(N, M)` or :math:`(M,)` mask.
     Shape:
-        returns :math:`(N, K)`; a very low value for a class without usable key.
+        returns :math:`(N, K)`; a very low value for a class without usable key. Similarities of a row must lie within 80.
     Example:
         >>> class_log_mean_exp(torch.tensor([[1.0, 1.0, 5.0]]), torch.tensor([0, 0, 1]), torch.tensor([True] * 3), 2)
         tensor([[1., 5.]])
     """
-    rows = similarity.shape[0]
-    owner = labels.expand(rows, -1)
-    masked = torch.where(usable, similarity, _NO_KEY)
-    peak = masked.detach().new_full((rows, num_classes), _NO_KEY).scatter_reduce(1, owner, masked.detach(), "amax")
-    terms = torch.where(usable, (masked - peak.gather(1, owner)).exp(), 0.0)
-    total = torch.zeros_like(peak).scatter_add(1, owner, terms)
-    count = torch.zeros_like(peak).scatter_add(1, owner, usable.to(peak.dtype).expand(rows, -1))
+    usable = usable.expand_as(similarity)
+    peak = similarity.detach().masked_fill(~usable, _NO_KEY).amax(1, keepdim=True)
+    terms = torch.where(usable, (similarity - peak).exp(), 0.0)
+    # Sums over classes run along whole rows of the transposed matrix, which is many times faster than a scatter.
+    total = terms.new_zeros(num_classes, len(similarity)).index_add(0, labels, terms.T).T
+    count = terms.new_zeros(num_classes, len(similarity)).index_add(0, labels, usable.to(terms.dtype).T).T
     present = count > 0
-    mean = torch.where(present, total, 1.0) / count.clamp_min(1.0)
+    mean = torch.where(present, total, 1.0).clamp_min(1e-37) / count.clamp_min(1.0)
     return torch.where(present, mean.log() + peak, _NO_KEY)
 
 
@@ -130,7 +131,8 @@ class GMLLoss(CompositeLoss):
 
     When to use: long-tailed data and a trained teacher, usually larger than the student.
     Pitfalls: train the teacher first and pass it to :meth:`bind_teacher`; the loop must call :meth:`observe` with the inputs of
-    each batch; teacher and student see the same view here, where the release uses two; own parameters must be in the optimiser.
+    each batch; distillation hands on the teacher's own bias against rare classes; teacher and student see the same view here,
+    where the release uses two; own parameters must be in the optimiser.
 
     Args:
         num_features: Feature dimension of the student.
@@ -232,7 +234,7 @@ class GMLLoss(CompositeLoss):
         queue, dtype = self.queue, self.log_temperature.dtype
         query = F.normalize(self.query_projection(features.to(dtype)), dim=1)
         key = F.normalize(self.key_projection(queue.keys.to(dtype)), dim=1)
-        cosines, temperature = query @ key.T, self.log_temperature.exp()
+        cosines, temperature = query @ key.T, self.log_temperature.exp().clamp_min(_COLDEST)
         scores = class_log_mean_exp(cosines / temperature.detach(), queue.labels, queue.filled, self.num_classes)
         contrast = mean_cross_entropy(scores + prior.to(dtype), labels)
         others = queue.filled & (index[:, None] != queue.key_index)
