@@ -205,10 +205,10 @@ def test_a_damaged_checkpoint_is_left_alone(tmp_path: Path) -> None:
     whole = checkpoint.read_bytes()
     for damaged in (whole[: len(whole) // 2], b"", b"not a checkpoint"):
         checkpoint.write_bytes(damaged)
-        before = {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.name != "run.json"}
+        before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
         with pytest.raises(InputError, match="damaged or half-written"):
             _fit(tmp_path, resume=True)
-        assert {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.name != "run.json"} == before
+        assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
     torch.save({"model": {}}, checkpoint)
     with pytest.raises(InputError, match="not a checkpoint of `classgap train`"):
         _fit(tmp_path, resume=True)
@@ -249,6 +249,14 @@ def test_a_diverging_run_keeps_its_last_good_checkpoint(tmp_path: Path) -> None:
         _fit(tmp_path, "optim.lr=1e30", "checkpoint_steps=1")
     saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
     assert all(torch.isfinite(v) for v in saved["meter"]["losses"].values())
+
+
+@pytest.mark.parametrize(
+    "options", [{"devices": "zero"}, {"strategy": "dpd"}, {"strategy": "fsdp"}], ids=lambda o: "-".join(o.values())
+)
+def test_devices_that_do_not_exist(tmp_path: Path, options: dict[str, str]) -> None:
+    with pytest.raises(InputError, match="do not go together"):
+        _fit(tmp_path / "run", **options)
 
 
 @pytest.mark.parametrize(

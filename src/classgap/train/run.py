@@ -100,10 +100,10 @@ def start(
     if problem := fabric.broadcast(problem):
         raise InputError(problem)
     trainer = Trainer(config, data, fabric, folder, watch)
-    if fabric.is_global_zero:
-        write_run(folder, config, data.split_hash)
     if resume:
         trainer.resume()
+    if fabric.is_global_zero:
+        write_run(folder, config, data.split_hash)
     return trainer
 
 
@@ -115,7 +115,7 @@ def _fabric(config: TrainConfig, devices: str, accelerator: str, strategy: str) 
         chosen = FSDPStrategy(state_dict_type="full")  # one file that any number of devices can read
     try:
         return Fabric(accelerator=accelerator, devices=devices, strategy=chosen, precision=config.precision)
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, TypeError, RuntimeError) as error:
         raise InputError(f"these devices, strategy and precision do not go together: {error}") from error
 
 
