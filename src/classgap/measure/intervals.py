@@ -54,7 +54,9 @@ def mean_interval(
     share = (correct + value[:, None]) / (support + 1)
     variance = (squared * share * (1 - share) / size).sum(1)
     of_equal_classes = divide(1, (squared / size).sum(1))
-    return wilson(value, np.fmin(divide(value * (1 - value), variance), of_equal_classes), confidence)
+    effective = np.fmin(divide(value * (1 - value), variance), of_equal_classes)
+    # a cross-fitted mean may be 1 although its classes have errors: at least one sample stands behind it
+    return wilson(value, np.maximum(effective, np.minimum(1, of_equal_classes)), confidence)
 
 
 def bootstrap_accuracy(
