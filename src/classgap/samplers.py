@@ -113,6 +113,7 @@ def error_repeats(wrong: Tensor, factor: int) -> Tensor:
     Example:
         >>> error_repeats(torch.tensor([False, True]), 5)
         tensor([1, 6])
+
     Reference: Liu et al., *Just train twice*, ICML 2021, arXiv:2107.09044.
     """
     factor = int(number("factor", factor, low=0))

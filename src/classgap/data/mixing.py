@@ -29,6 +29,7 @@ def mixup(
         >>> x, y = mixup(torch.eye(2), torch.tensor([0, 1]), 2, np.random.default_rng(0), alpha=1.0)
         >>> torch.allclose(x, y)
         True
+
     Reference: Zhang et al., *mixup: Beyond empirical risk minimization*, ICLR 2018, arXiv:1710.09412.
     """
     partner, share = _draw(inputs, alpha, rng)

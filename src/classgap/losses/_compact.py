@@ -226,6 +226,7 @@ def spreadout_penalty(features: Tensor, target: Tensor, *, pairs: Pairs = "diffe
     Example:
         >>> spreadout_penalty(torch.eye(3), torch.arange(3))
         tensor(0.)
+
     Reference: Zhang et al., *Learning spread-out local feature descriptors*, ICCV 2017.
     """
     directions = F.normalize(features, dim=1)

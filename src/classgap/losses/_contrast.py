@@ -45,6 +45,7 @@ def supervised_contrast(embeddings: Tensor, target: Tensor, *, temperature: floa
     Example:
         >>> supervised_contrast(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([3, 3]))
         tensor([0., 0.])
+
     Reference: Khosla et al., *Supervised contrastive learning*, NeurIPS 2020, arXiv:2004.11362, eq. (2).
     """
     itself = torch.eye(len(target), dtype=torch.bool, device=target.device)
@@ -139,6 +140,7 @@ def balanced_contrast(embeddings: Tensor, target: Tensor, prototypes: Tensor, *,
         >>> same = torch.ones(1, 1)
         >>> balanced_contrast(same, torch.tensor([0]), same)
         tensor([0.])
+
     Reference: Zhu et al., *Balanced contrastive learning for long-tailed visual recognition*, CVPR 2022, eq. (8).
     """
     rows, num_classes = len(target), len(prototypes)
@@ -262,6 +264,7 @@ def robust_centroid_contrast(
     Example:
         >>> robust_centroid_contrast(torch.ones(1, 2), torch.tensor([0]), torch.zeros(3, 2), torch.ones(3))
         tensor(0.)
+
     Reference: Samuel & Chechik, *Distributional robustness loss for long-tail learning*, ICCV 2021, arXiv:2104.03066.
     """
     same = (target[:, None] == target[None]).to(features.dtype)
