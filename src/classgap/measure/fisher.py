@@ -143,10 +143,10 @@ def _without_bias(squared: Float64s, support: Ints, dof: Float64s, width: int) -
 
 @dataclass(frozen=True, eq=False)
 class _Scatter:
-    """The criterion of all pairs, and the Cholesky factor of a pair's covariance (None where there is no scatter)."""
+    """The criterion of all pairs, and what turns gaps ``(m, h, d)`` of m pairs of classes into normals of their boundaries."""
 
     criterion: Float64s
-    factor: Callable[[int, int], Float64s | None]
+    normals: Callable[[Float64s, Ints, Ints], Float64s]
 
 
 def _pooled(features: Floats, y_true: Ints, means: Float64s, ridge: float, normalise: bool) -> _Scatter:
@@ -154,7 +154,7 @@ def _pooled(features: Floats, y_true: Ints, means: Float64s, ridge: float, norma
     support = np.bincount(y_true, minlength=len(means))
     several = support > 1
     if not several.any():
-        return _Scatter(np.full((len(means), len(means)), np.nan), lambda i, j: None)
+        return _Scatter(np.full((len(means), len(means)), np.nan), lambda gaps, i, j: _solve(None, gaps))
     root = np.sqrt(np.where(several, divide(2.0, (support - 1) * several.sum()), 0.0))
     total = np.zeros((features.shape[1], features.shape[1]))
     for block in row_blocks(*features.shape):
@@ -165,7 +165,7 @@ def _pooled(features: Floats, y_true: Ints, means: Float64s, ridge: float, norma
     factor = _factor(total, means, ridge)
     criterion = _distances(factor, means)
     np.fill_diagonal(criterion, np.nan)
-    return _Scatter(criterion, lambda i, j: factor)
+    return _Scatter(criterion, lambda gaps, i, j: _solve(factor, gaps))
 
 
 def _pairwise(features: Floats, rows: list[Ints], means: Float64s, ridge: float, normalise: bool) -> _Scatter:
@@ -184,7 +184,11 @@ def _pairwise(features: Floats, rows: list[Ints], means: Float64s, ridge: float,
     for a, i in enumerate(known):
         for j in known[a + 1 :]:
             criterion[i, j] = criterion[j, i] = _distances(factor(i, j), means[[i, j]])[0, 1]
-    return _Scatter(criterion, factor)
+
+    def normals(gaps: Float64s, i: Ints, j: Ints) -> Float64s:
+        return np.array([_solve(factor(a, b), gap) for gap, a, b in zip(gaps, i, j, strict=True)]).reshape(gaps.shape)
+
+    return _Scatter(criterion, normals)
 
 
 def _factor(covariance: Float64s, means: Float64s, ridge: float) -> Float64s | None:
@@ -199,6 +203,15 @@ def _factor(covariance: Float64s, means: Float64s, ridge: float) -> Float64s | N
 def _negligible(means: Float64s) -> float:
     """Rounding leaves a trace of scatter where features are constant within classes, and of distance where they all are."""
     return float((1e-12 * np.nanmax(np.abs(means))) ** 2)
+
+
+def _solve(factor: Float64s | None, gaps: Float64s) -> Float64s:
+    """Gaps divided by the covariance of ``factor``; nan where there is no scatter."""
+    from scipy.linalg import cho_solve
+
+    if factor is None:
+        return np.full_like(gaps, np.nan)
+    return np.asarray(cho_solve((factor, True), gaps.reshape(-1, gaps.shape[-1]).T).T.reshape(gaps.shape))
 
 
 def _distances(factor: Float64s | None, means: Float64s) -> Float64s:
@@ -225,22 +238,25 @@ def _boundaries(
 
     A boundary tried on the samples that placed it would look far too good where dimensions are many.
     """
-    from scipy.linalg import cho_solve
+    several = np.array([len(members) > 1 for members in rows])
+    own = np.flatnonzero(several & (nearest >= 0) & several[nearest])
+    halves = np.full((len(rows), 2, features.shape[1]), np.nan)
+    for k in np.flatnonzero(several):
+        values = _some(features, rows[k], normalise)
+        halves[k] = values[::2].mean(axis=0), values[1::2].mean(axis=0)
+    rival = nearest[own]
+    normals = scatter.normals(halves[own] - halves[rival], own, rival)
+    middles = np.einsum("khd,khd->kh", normals, halves[own] + halves[rival]) / 2
 
     wrong, trials = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
-    for k, j in enumerate(nearest):
-        factor = scatter.factor(k, int(j)) if j >= 0 and min(len(rows[k]), len(rows[j])) > 1 else None
-        if factor is None:
+    for k, j, normal, middle in zip(own, rival, normals, middles, strict=True):
+        if np.isnan(middle).any():
             continue
-        own, other = (_some(features, rows[c], normalise) for c in (k, int(j)))
-        for half in (0, 1):
-            ends = own[half::2].mean(axis=0), other[half::2].mean(axis=0)
-            direction = cho_solve((factor, True), ends[0] - ends[1])
-            middle = direction @ (ends[0] + ends[1]) / 2
-            wrong[k] += (own[1 - half :: 2] @ direction < middle).sum() + (
-                other[1 - half :: 2] @ direction > middle
-            ).sum()
-        trials[k] = len(own) + len(other)
+        for side, members in ((1, rows[k]), (-1, rows[j])):
+            # Even samples are tried against the boundary of the odd ones, and the other way round.
+            position = _some(features, members, normalise) @ normal.T - middle
+            wrong[k] += (side * position[::2, 1] < 0).sum() + (side * position[1::2, 0] < 0).sum()
+            trials[k] += len(position)
     return wrong, trials
 
 
