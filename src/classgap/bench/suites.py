@@ -6,6 +6,7 @@ import dataclasses
 import fnmatch
 import importlib.util
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -127,7 +128,11 @@ def load_suite(name: str) -> Suite:
     if spec is None or spec.loader is None:
         raise InputError(f"suite {path} must be a Python file ending in .py")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    sys.path.insert(0, str(path.resolve().parent))  # a suite may import its neighbours, as a script may
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.pop(0)
     if not callable(getattr(module, "suite", None)):
         raise InputError(f"suite {path} must define suite() -> Suite")
     made = module.suite()

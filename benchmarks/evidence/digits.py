@@ -1,0 +1,26 @@
+"""Handwritten digits, few training images a class: a task anybody can repeat in minutes, without a download.
+
+    classgap bench benchmarks/evidence/digits.py
+Cost: 100 runs, 2 to 10 seconds each on one core.
+"""
+
+from __future__ import annotations
+
+from evidence_common import HEADLINE_SEEDS, KEY_VARIANTS
+
+from classgap.bench import Suite, Task
+from classgap.train import TrainConfig
+
+
+def suite() -> Suite:
+    base = TrainConfig().override(["data=digits", "data.per_class=15", "model=mlp-128-64", "optim.lr=0.05", "batch=50"])
+    return Suite(
+        "digits",
+        tasks=(
+            Task("short", base.override(["epochs=15"]), "15 epochs: training stops before the classes are separated"),
+            Task("long", base.override(["epochs=100"]), "100 epochs: to training accuracy 1.0"),
+        ),
+        variants=KEY_VARIANTS,
+        seeds=HEADLINE_SEEDS,
+        about=__doc__.split("\n", 1)[0],
+    )

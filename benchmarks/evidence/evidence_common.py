@@ -1,0 +1,55 @@
+"""What the evidence suites share: where data are, and the variants every task is asked about."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from classgap.bench import Variant
+
+# Archives that are not part of the repository; CLASSGAP_DATA names another place.
+DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+HEADLINE_SEEDS = (0, 1, 2, 3, 4)
+SEEDS = (0, 1, 2)
+
+ERM = Variant("cross_entropy")
+RERUN = Variant(
+    "cross_entropy, re-run",
+    seed_shift=1000,
+    note="the null: the same method with other seeds, so every effect is chance",
+)
+SMOOTHING = Variant("label smoothing 0.1", params={"label_smoothing": 0.1})
+MR2 = Variant("MR² (default)", "mr2", note="`MR2Loss(num_classes)` with no further argument")
+MR2_PAPER = Variant(
+    "MR² as in the paper",
+    "mr2",
+    {"form": "paper", "c_bar": 2.0, "lam": 0.5},
+    note="eq. 1 and 2 with the published c̄ and λ",
+)
+MR2_RELEASE = Variant(
+    "MR² as released", "mr2", {"form": "release", "c_bar": 1.0, "lam": 0.1}, note="the scaling in the authors' code"
+)
+
+
+def margin_only(name: str, c_bar: float, **params: object) -> Variant:
+    """MR² without its representation term."""
+    return Variant(name, "mr2", {"c_bar": c_bar, "lam": 0.0, **params})
+
+
+def pull_only(name: str, lam: float, tasks: tuple[str, ...] = ("*",), **params: object) -> Variant:
+    """MR² without its logit margin: cross-entropy and the pull inside each class."""
+    return Variant(name, "mr2", {"gamma_rule": "uniform", "c_bar": 1.0, "lam": lam, **params}, tasks=tasks)
+
+
+TEMPERATURE = margin_only("uniform temperature 2", 2.0, gamma_rule="uniform")
+KEY_VARIANTS = (
+    ERM,
+    RERUN,
+    SMOOTHING,
+    margin_only("γ only, c̄=1", 1.0),
+    margin_only("γ only, c̄=2", 2.0),
+    TEMPERATURE,
+    pull_only("pull only, λ=0.1", 0.1),
+    MR2_PAPER,
+    MR2_RELEASE,
+    MR2,
+)
