@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from classgap.models.build import KNOWN, build_model
+from classgap.models.causal import CausalNormHead
 from classgap.models.experts import Experts
 
-__all__ = ["KNOWN", "Experts", "build_model"]
+__all__ = ["KNOWN", "CausalNormHead", "Experts", "build_model"]
