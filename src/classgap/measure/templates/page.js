@@ -175,7 +175,7 @@ function topList(title, rows, side) {
 }
 
 function confusions(name) {
-  return make("div", { class: "lists" }, topList("is taken for", takenFor.get(name), "predicted"), topList("is mistaken from", mistakenFrom.get(name), "true"));
+  return make("div", { class: "lists" }, topList("is taken for", takenFor.get(name), "predicted"), topList("what is taken for it", mistakenFrom.get(name), "true"));
 }
 
 function showPair(row) {
@@ -194,9 +194,9 @@ function openClass(name) {
   const dialog = $("#class");
   dialog.replaceChildren(
     make("div", { class: "head" }, make("h2", {}, name), make("button", { class: "button", onclick: () => dialog.close(), autofocus: true }, "Close")),
-    make("dl", {}, ...facts),
     ...(diagnosis ? diagnosis.causes.map(cause) : []),
-    pairs ? confusions(name) : "");
+    pairs ? confusions(name) : "",
+    make("dl", {}, ...facts));
   if (!dialog.open) dialog.showModal();
 }
 
