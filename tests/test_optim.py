@@ -192,6 +192,27 @@ def test_schedulers_and_checkpoints_reach_the_base():
         assert torch.equal(p, q)
 
 
+def test_works_through_fabric():
+    lightning_fabric = pytest.importorskip("lightning_fabric")
+    plain, wrapped = network(), network()
+    reference = SAM(sgd(plain), rho=0.3)
+    fabric = lightning_fabric.Fabric(accelerator="cpu", devices=1)
+    model, optimizer = fabric.setup(wrapped, SAM(sgd(wrapped), rho=0.3))
+    for _ in range(2):
+        sam_step(plain, reference)
+        optimizer.zero_grad()
+        fabric.backward(loss_of(model))
+        with optimizer.perturbed(model):
+            fabric.backward(loss_of(model))
+        optimizer.step()
+    assert all(
+        torch.equal(p, q) for p, q in zip(plain.state_dict().values(), wrapped.state_dict().values(), strict=True)
+    )
+    state = optimizer.state_dict()
+    optimizer.load_state_dict(state)
+    assert optimizer.param_groups is optimizer.base.param_groups
+
+
 def test_a_copy_is_whole():
     model = network()
     twin, optimizer = copy.deepcopy((model, SAM(sgd(model), rho=0.3)))

@@ -55,3 +55,7 @@ class CompositeLoss(ClassLoss):
 
     def observe(self, inputs: Tensor) -> None:
         self.base.observe(inputs)
+
+    def scores(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
+        """The base's."""
+        return self.base.scores(logits, features)

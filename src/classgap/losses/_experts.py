@@ -134,8 +134,8 @@ class NCLLoss(CompositeLoss):
         return among_hard + self.lam * (mutual_distillation(logits + prior) + mutual_distillation(hard))
 
     def scores(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
-        """Mean of the experts."""
-        return logits.mean(1)
+        """Those of the mean expert."""
+        return super().scores(logits.mean(1), None if features is None else features.mean(1))
 
 
 def generalized_cross_entropy_weight(logits: Tensor, target: Tensor, q: float) -> Tensor:
