@@ -2,7 +2,6 @@
 
 from classgap.stats.collectives import (
     all_reduce_sum,
-    all_reduce_with_gradient,
     gather_rows,
     gather_with_gradient,
     is_distributed,
@@ -19,7 +18,6 @@ __all__ = [
     "Spread",
     "add_along_pairs",
     "all_reduce_sum",
-    "all_reduce_with_gradient",
     "class_pairs",
     "class_runs",
     "class_sums",

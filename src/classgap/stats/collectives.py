@@ -26,24 +26,6 @@ def all_reduce_sum(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(reduced)
 
 
-def all_reduce_with_gradient(tensor: Tensor) -> Tensor:
-    """Sum over ranks that is differentiated: each rank's share receives the gradients of all ranks."""
-    if not is_distributed():
-        return tensor
-    total: Tensor = _AllReduce.apply(tensor)
-    return total
-
-
-class _AllReduce(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor) -> Tensor:
-        return all_reduce_sum(tensor)[0]
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        return all_reduce_sum(grads[0].contiguous())[0]
-
-
 def gather_rows(tensor: Tensor) -> Tensor:
     """Rows of all ranks, in rank order; ranks may hold different numbers of rows, also none. No gradient."""
     if not is_distributed():

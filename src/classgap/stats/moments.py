@@ -156,12 +156,17 @@ def update_moments(
         features, target, norms, pairs = gather_rows(features), gather_rows(target), gather_rows(norms), None
     runs = class_runs(target) if pairs is None else pairs.runs
     share = runs.size.to(norms.dtype).reciprocal_()
-    if pairs is None:
+    if means:
         rows = features[runs.order]
         mean = rows.new_zeros(rows.shape).index_add_(0, runs.start, rows * share[:, None])[runs.start]
-        if means:
-            _update_means(sums, means[0], means[1], mean, runs.labels, share, decay)
+        _update_means(sums, means[0], means[1], mean, runs.labels, share, decay)
         scatter, member = rows.sub_(mean).square_().sum(1), runs.position
+    elif pairs is None:
+        member = (runs.size > 1).nonzero().squeeze(1)  # single samples have no deviation
+        rows = features[runs.order[member]]
+        start = torch.searchsorted(member, runs.start[member])
+        mean = torch.zeros_like(rows).index_add_(0, start, rows).mul_(share[member, None])
+        scatter = rows.sub_(mean[start]).square_().sum(1)
     else:  # Σ‖φ − m‖² = Σ of squared distances over pairs / b
         member = pairs.second_sorted
         scatter = pairs.squared_distance * share.index_select(0, member)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from typing import Any
 
-from classgap.stats.collectives import all_reduce_with_gradient
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from classgap.stats.collectives import all_reduce_sum
 
 
 def class_sums(values: Tensor, target: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
@@ -30,6 +34,23 @@ def total_scatter(features: Tensor) -> Tensor:
         >>> total_scatter(torch.tensor([[0.0], [2.0]]))
         tensor(1.)
     """
-    samples = all_reduce_with_gradient(features.new_tensor(float(features.shape[0])))
-    mean = all_reduce_with_gradient(features.sum(0)) / samples
-    return all_reduce_with_gradient((features - mean).square().sum()) / samples
+    value: Tensor = _TotalScatter.apply(features)
+    return value
+
+
+class _TotalScatter(torch.autograd.Function):
+    """The gradient is :math:`2(\\phi_i - \\bar\\phi)/N`: autograd would go through the mean, which adds nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, features: Tensor) -> Tensor:
+        samples, mean = all_reduce_sum(features.new_tensor(float(features.shape[0])), features.sum(0))
+        centred = features - mean / samples
+        ctx.save_for_backward(centred, samples)
+        return all_reduce_sum(centred.square().sum())[0] / samples
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        centred, samples = ctx.saved_tensors
+        gradient: Tensor = centred * (2 * all_reduce_sum(grad)[0] / samples)
+        return gradient
