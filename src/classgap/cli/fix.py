@@ -119,7 +119,7 @@ def fix(
 
 
 def _evidence(found: Predictions) -> Any:
-    """The file's content as evidence; probabilities become log-probabilities, features and head become scores."""
+    """The file's content as evidence; probabilities become log-probabilities."""
     import numpy as np
 
     from classgap._checks import InputError
@@ -127,8 +127,6 @@ def _evidence(found: Predictions) -> Any:
     from classgap.posthoc._evidence import Evidence
 
     scores, features = found.scores, found.features
-    if scores is None and features is not None and found.weight is not None:
-        scores = features @ found.weight.T + (0.0 if found.bias is None else found.bias)
     if scores is None or found.y_true is None:
         raise InputError(
             "fix needs logits (--scores), or features with the last layer's weight, and true labels; "

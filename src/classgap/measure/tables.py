@@ -268,7 +268,8 @@ def _roles(arrays: Arrays, file: Path, columns: Columns) -> Arrays:
         "ids": pick("id", columns.id, available) if columns.id else None,
     } | {role: pick(role, None, available) for role in ("weight", "bias", "train_counts", "class_names")}
     found = {role: arrays[name] for role, name in wanted.items() if name is not None}
-    require_labels("y_true" in found, "y_pred" in found or "scores" in found, file, available)
+    from_head = "scores" not in found and {"features", "weight"} <= found.keys()
+    require_labels("y_true" in found, "y_pred" in found or "scores" in found or from_head, file, available)
     for role in ("y_true", "y_pred", "ids"):
         if role in found and found[role].ndim != 1:
             raise InputError(f"array {wanted[role]!r} in {file} must be one label a row, got shape {found[role].shape}")
@@ -278,6 +279,13 @@ def _roles(arrays: Arrays, file: Path, columns: Columns) -> Arrays:
                 f"array {wanted[role]!r} in {file} must be a matrix of numbers, "
                 f"got shape {found[role].shape} of {found[role].dtype}"
             )
+    if from_head:
+        features, weight = found["features"], found["weight"]
+        if features.shape[1] != weight.shape[1]:
+            raise InputError(
+                f"features in {file} have {features.shape[1]} columns but the head's weight has {weight.shape[1]}"
+            )
+        found["scores"] = features @ weight.T + found.get("bias", 0.0)
     return found
 
 

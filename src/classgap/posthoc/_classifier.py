@@ -110,7 +110,8 @@ def _scores(model: Any, X: Array, classes: Array) -> Array:
     if hasattr(model, "decision_function"):
         raw = np.asarray(model.decision_function(X), dtype=np.float64)
     elif hasattr(model, "predict_proba"):
-        raw = np.log(np.maximum(model.predict_proba(X), 1e-12))
+        # a forest's zero means few trees, not impossible: without a floor its logarithm would drown all else
+        raw = np.log(np.maximum(model.predict_proba(X), 0.01 / len(model.classes_)))
     else:
         raise InputError(f"{type(model).__name__} has neither decision_function nor predict_proba; wrap one that has")
     if raw.ndim == 1:

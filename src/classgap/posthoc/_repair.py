@@ -84,12 +84,12 @@ def repair(
 ) -> Repair:
     """Split, fit, choose, report.
 
-    A stratified ``report_share`` of the samples is set aside. On the rest every method is cross-fitted, the rule chooses from
+    A stratified ``report_share`` of the samples (one half, a third, a quarter, …) is set aside. On the rest every method is cross-fitted, the rule chooses from
     those comparisons, and all are fitted once more. Only then is each measured on the samples set aside.
     """
-    number("report_share", report_share, low=0.05, high=0.9)
-    parts = max(2, round(1 / report_share)) if report_share <= 0.5 else 2
-    set_aside = fold_numbers(evidence.y, parts, seed) == 0
+    number("report_share", report_share, low=0.05, high=0.5)
+    choose({}, rule, overall)  # a name that does not exist is an error before any work
+    set_aside = fold_numbers(evidence.y, round(1 / report_share), seed) == 0
     fitting, reporting = evidence.take(np.flatnonzero(~set_aside)), evidence.take(np.flatnonzero(set_aside))
     need_samples(fitting, folds, "fix")
     wanted, skipped = applicable(evidence)

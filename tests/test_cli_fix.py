@@ -1,0 +1,113 @@
+"""``classgap fix`` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from safetensors.numpy import load_file
+
+from classgap.cli import main
+from classgap.posthoc import load
+from posthoc_data import Task, long_tailed_task
+
+Run = Callable[..., tuple[int, str, str]]
+NAMES = np.array(["ant", "bee", "cat", "dog", "eel"])
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["classgap", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        out, err = capsys.readouterr()
+        return int(exit_.value.code or 0), out, err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    return long_tailed_task(per_class=120)
+
+
+def test_chosen_method_head_predictions_and_report_are_written(run: Run, task: Task, tmp_path: Path) -> None:
+    file, out = tmp_path / "val.npz", tmp_path / "fixed"
+    np.savez(
+        file,
+        features=task.features,
+        weight=task.weight,
+        bias=task.bias,
+        y_true=task.y,
+        class_names=NAMES,
+        train_counts=task.counts,
+    )
+    code, printed, error = run("fix", file, "--out", out, "--folds", 2)
+    assert code == 0, error
+    assert "Chosen by hard_if_overall_holds" in printed
+    assert {"report.html", "report.md", "report.json", "methods.md", "head.safetensors", "predictions.csv"} <= {
+        p.name for p in out.iterdir()
+    }
+    assert (out / "figures" / "frontier.png").stat().st_size > 5000
+    method = load(out / "method")
+    head = load_file(out / "head.safetensors")
+    folded = NAMES[(task.features @ head["weight"].T + head["bias"]).argmax(1)]
+    table = pl.read_csv(out / "predictions.csv")
+    np.testing.assert_array_equal(table["after"].to_numpy(), folded)
+    np.testing.assert_array_equal(method.predict(task.scores, features=task.features), folded)
+    report = json.loads((out / "report.json").read_text())
+    assert report["num_samples"] == (table["part"] == "report").sum()
+
+
+def test_nothing_but_reports_when_nothing_helps(run: Run, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "noise.npz", scores=rng.normal(size=(180, 3)), y_true=np.repeat(np.arange(3), 60))
+    code, printed, _ = run("fix", tmp_path / "noise.npz", "--out", tmp_path / "out", "--folds", 2)
+    assert code == 0
+    assert "Nothing helps beyond noise" in printed
+    assert "left out: crt (needs features)" in printed
+    assert not (tmp_path / "out" / "method").exists()
+    assert not (tmp_path / "out" / "predictions.csv").exists()
+    assert (tmp_path / "out" / "methods.md").exists()
+
+
+def test_table_of_logits_with_other_names(run: Run, task: Task, tmp_path: Path) -> None:
+    columns = {f"logit_{n}": task.scores[:, k] for k, n in enumerate(NAMES)} | {"animal": NAMES[task.y]}
+    pl.DataFrame(columns).write_csv(tmp_path / "val.csv")
+    (tmp_path / "counts.csv").write_text(
+        "class,count\n" + "\n".join(f"{n},{c}" for n, c in zip(NAMES, task.counts, strict=True))
+    )
+    code, printed, _ = run(
+        "fix", tmp_path / "val.csv", "--true", "animal", "--scores", "logit_", "--train-counts", tmp_path / "counts.csv",
+        "--rule", "best_overall", "--folds", 2, "--out", tmp_path / "out",
+    )  # fmt: skip
+    assert code == 0
+    assert "Chosen by best_overall" in printed
+    assert not (tmp_path / "out" / "head.safetensors").exists()
+
+
+def test_labels_alone_are_not_enough(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text("y_true,y_pred\na,a\nb,a\n")
+    code, _, error = run("fix", tmp_path / "p.csv", "--out", tmp_path / "out")
+    assert code == 2
+    assert "fix needs logits" in error
+
+
+def test_unknown_rule_is_named_before_work(run: Run, task: Task, tmp_path: Path) -> None:
+    np.savez(tmp_path / "val.npz", scores=task.scores, y_true=task.y)
+    code, _, error = run("fix", tmp_path / "val.npz", "--rule", "best", "--out", tmp_path / "out")
+    assert code == 2
+    assert "unknown value for rule" in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_help_teaches(run: Run) -> None:
+    code, printed, _ = run("fix", "--help")
+    assert code == 0
+    for word in ("NOT", "hard_if_overall_holds", "classgap.posthoc.load", "head.safetensors"):
+        assert word in printed
