@@ -141,7 +141,9 @@ class _Pull(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return (*_pull_backward(grad, *ctx.saved_tensors, ctx.start), *[None] * 7)
+        features, scale, first, second, distance, slopes = ctx.saved_tensors
+        gradients = _pull_backward(grad, features, scale, first, second, distance, slopes, ctx.start)
+        return (*gradients, *[None] * 7)
 
 
 # The number of pairs depends on the labels, which torch.compile cannot follow: it sees two opaque operations instead.
