@@ -39,6 +39,15 @@ def test_group_dro_matches_reference(strict, adjustment):
         np.testing.assert_allclose(criterion.q.numpy(), q, rtol=1e-6)
 
 
+def test_group_dro_absent_classes_keep_their_weight():
+    published, default = GroupDROLoss(3, eta=0.5, strict=True), GroupDROLoss(3, eta=0.5)
+    for criterion in (published, default):
+        criterion(torch.tensor([[0.0, 5.0, 0.0], [0.0, 5.0, 0.0]]), torch.tensor([0, 1]))  # class 2 is absent
+    assert default.q[2].item() == pytest.approx(1 / 3)
+    assert published.q[2].item() < 0.2
+    assert default.q[0] > default.q[1]
+
+
 def test_group_dro_without_step_is_the_mean_over_classes():
     logits = torch.randn(6, 3, generator=torch.Generator().manual_seed(6))
     target = torch.tensor([0, 0, 1, 1, 2, 2])

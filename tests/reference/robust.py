@@ -18,17 +18,16 @@ def class_means(logits, target, classes):
 
 
 def group_dro_step(q, logits, target, eta, strict, adjustment=None):
-    """New weights and the loss of one batch."""
+    """New weights and the loss of one batch. Strict: an absent class counts as loss 0; else it keeps its weight."""
     means = class_means(logits, target, len(q))
     present = ~np.isnan(means)
     losses = np.where(present, means, 0.0)
-    gain = losses if adjustment is None else losses + adjustment
-    if not strict:
-        gain = np.where(present, gain, 0.0)
-    q = q * np.exp(eta * gain)
-    q = q / q.sum()
-    loss = (q * losses).sum()
-    return q, loss if strict else loss / q[present].sum()
+    raised = q * np.exp(eta * (losses if adjustment is None else losses + adjustment))
+    if strict:
+        q = raised / raised.sum()
+        return q, (q * losses).sum()
+    q = np.where(present, raised * q[present].sum() / raised[present].sum(), q)
+    return q, (q * losses).sum() / q[present].sum()
 
 
 def chi_square_weights(losses, rho, project):

@@ -145,8 +145,8 @@ class VSLoss(ClassLoss):
 
     When to use: long tails with a model large enough to fit the training set, where additive shifts lose their effect. On
     balanced data it is cross-entropy.
-    Pitfalls: ``gamma`` above about 0.4 makes training unstable for strong imbalance. Probabilities of raw logits are not
-    calibrated.
+    Pitfalls: ``gamma`` acts through the ratio of counts, and the default can tip the balance over to the tail on short runs or
+    strong imbalance: tune it down first. Probabilities of raw logits are not calibrated.
 
     Args:
         gamma: Strength of the scaling.

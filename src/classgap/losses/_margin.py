@@ -101,9 +101,10 @@ class EQLLoss(ClassLoss):
 
     When to use: long tails with hundreds of classes. On balanced data, and wherever no class is below the threshold, the
     softmax form *is* cross-entropy; expect noise.
-    Pitfalls: with very many classes (:math:`1/K` below ``threshold``) all are rare. The ``"delta"`` form, in which the papers
-    that compare margins write EQL, is a different loss: a margin :math:`\Delta_{yj} = c\,\pi_j`, equal for all classes when
-    these are balanced.
+    Pitfalls: with very many classes (:math:`1/K` below ``threshold``) all are rare. The ``"sigmoid"`` form is made for
+    detection: without background samples nothing ever pushes rare classes down, and they win everywhere. The ``"delta"``
+    form, in which the papers that compare margins write EQL, is a different loss: a margin :math:`\Delta_{yj} = c\,\pi_j`, equal
+    for all classes when these are balanced.
 
     Args:
         form: ``"softmax"`` drops each rare wrong class with probability ``gamma``; ``"sigmoid"`` (detection) drops the binary

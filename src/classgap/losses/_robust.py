@@ -120,8 +120,10 @@ class GroupDROLoss(ClassRobustLoss):
     When to use: the worst class is what counts, classes are few, and the model cannot fit everything. Pair it with a
     class-balanced sampler.
     Pitfalls: once training losses vanish, so does its effect: regularise strongly. A mislabelled or impossible class takes all
-    weight. In the published form a class absent from the batch counts as loss 0, so that its weight falls and the size
-    of the loss follows the number of classes present; by default only present classes are compared here.
+    weight. One sample of a rare class can carry most of a batch, so it diverges at learning rates cross-entropy bears: lower
+    the rate, or balance the batches. In the published form a class absent from the batch counts as loss 0, so that its weight
+    falls and the size of the loss follows the number of classes present, which ruins the tail of long-tailed data; here, by
+    default, only present classes are compared with each other.
 
     Args:
         eta: Step size of the weights.
@@ -156,16 +158,22 @@ class GroupDROLoss(ClassRobustLoss):
 
     def mixture(self, means: Tensor, present: Tensor) -> Tensor:
         if self.updating:
-            gain = means.to(self.log_q.dtype)
-            if self.adjustment and self.class_counts is not None:
-                gain = gain + self.adjustment * self.class_counts.rsqrt()
-            if not self.strict:
-                gain = torch.where(present, gain, 0)
-            self.log_q.copy_((self.log_q + self.eta * gain).log_softmax(0))
+            self._raise_weights(means.to(self.log_q.dtype), present)
         if self.strict:
             return self.q
         # A softmax over the classes present: their weights, divided by the sum.
         return self.log_q.masked_fill(~present, -math.inf).softmax(0)
+
+    def _raise_weights(self, means: Tensor, present: Tensor) -> None:
+        gain = self.eta * means
+        if self.adjustment and self.class_counts is not None:
+            gain = gain + self.eta * self.adjustment * self.class_counts.rsqrt()
+        if not self.strict:
+            # The classes present share among themselves what they had together, so being absent costs nothing.
+            among = self.log_q.masked_fill(~present, -math.inf)
+            gain = gain + among.logsumexp(0) - (among + gain).logsumexp(0)
+            gain = torch.where(present, gain, 0)
+        self.log_q.copy_((self.log_q + gain).log_softmax(0))
 
 
 @method(
