@@ -12,7 +12,16 @@ import pytest
 from safetensors.numpy import save_file
 
 from classgap._checks import InputError
-from classgap.measure.tables import Columns, Predictions, read_names, read_predictions, read_train_counts
+from classgap.measure.tables import (
+    Columns,
+    Predictions,
+    align,
+    audit_predictions,
+    compare_tables,
+    read_names,
+    read_predictions,
+    read_train_counts,
+)
 
 NAMES = ["ant", "bee", "cat"]
 TRUE = np.array([0, 0, 1, 1, 2, 2, 2])
@@ -282,3 +291,45 @@ def test_unreadable_counts(tmp_path: Path, name: str, text: str) -> None:
         read_train_counts(tmp_path / name)
     with pytest.raises(InputError, match="there is no file"):
         read_train_counts(tmp_path / "missing.csv")
+
+
+@pytest.mark.parametrize("names", [["2", "0", "1"], ["1", "2", "3"], ["0", "1", "2"], NAMES])
+def test_audit_keeps_positions_whatever_the_names(tmp_path: Path, names: list[str]) -> None:
+    file = archive(tmp_path / "a.npz", y_true=np.array(names)[TRUE], y_pred=np.array(names)[PRED])
+    for rows in (file, write(tmp_path / "a.csv", {"y_true": np.array(names)[TRUE], "y_pred": np.array(names)[PRED]})):
+        report = audit_predictions(read_predictions([rows], class_names=names))
+        assert report.classes == tuple(names)
+        assert report.confusion.counts.tolist() == COUNTS
+
+
+def test_alignment_by_id(tmp_path: Path) -> None:
+    order = np.array([3, 1, 0, 2, 6, 5, 4])
+    columns = Columns(id="id")
+    first = write(tmp_path / "a.csv", {"y_true": TRUE, "y_pred": PRED, "id": np.arange(7)})
+    second = write(tmp_path / "b.csv", {"y_true": TRUE[order], "y_pred": PRED[order], "id": np.arange(7)[order]})
+    runs = align([read_predictions([file], columns) for file in (first, second)])
+    assert [run.y_pred.tolist() for run in runs if run.y_pred is not None] == [PRED.tolist()] * 2
+    twice = write(tmp_path / "c.csv", {"y_true": TRUE, "y_pred": PRED, "id": [0, 0, 1, 2, 3, 4, 5]})
+    with pytest.raises(InputError, match="sample id 0 occurs twice"):
+        align([read_predictions([file], columns) for file in (first, twice)])
+    other = write(tmp_path / "d.csv", {"y_true": TRUE, "y_pred": PRED, "id": np.arange(7) + 1})
+    with pytest.raises(InputError, match="different sample ids"):
+        align([read_predictions([file], columns) for file in (first, other)])
+
+
+def test_streamed_comparison(tmp_path: Path) -> None:
+    before = write(tmp_path / "a.parquet", {"y_true": TRUE, "y_pred": PRED})
+    after = write(tmp_path / "b.csv", {"label": TRUE, "prediction": TRUE})
+    found = compare_tables([before], [after], Columns())
+    assert found is not None
+    assert found.per_class["gained"].tolist() == [1, 0, 1]
+    assert found.per_class["lost"].tolist() == [0, 0, 0]
+    scored = write(tmp_path / "s.csv", {"y_true": TRUE, "score_0": PRED, "score_1": PRED, "score_2": PRED})
+    assert compare_tables([before], [scored], Columns()) is None
+    assert compare_tables([archive(tmp_path / "a.npz", y_true=TRUE, y_pred=PRED)], [after], Columns()) is None
+    short = write(tmp_path / "short.csv", {"y_true": TRUE[:5], "y_pred": PRED[:5]})
+    with pytest.raises(InputError, match="before has 7 rows and after 5"):
+        compare_tables([before], [short], Columns())
+    moved = write(tmp_path / "moved.csv", {"y_true": TRUE[::-1], "y_pred": PRED})
+    with pytest.raises(InputError, match="differ in 6 of 7 rows"):
+        compare_tables([before], [moved], Columns())

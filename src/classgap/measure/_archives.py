@@ -55,7 +55,8 @@ def read_safetensors(path: Path) -> Arrays:
 
     data = path.read_bytes()
     try:
-        tensors = safetensors.deserialize(data)
+        deserialize: Any = safetensors.deserialize
+        tensors = deserialize(data)
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     except (safetensors.SafetensorError, ValueError) as error:
         raise InputError(f"{path} ends in .safetensors but cannot be read as such ({error})") from None
@@ -69,11 +70,11 @@ def read_safetensors(path: Path) -> Arrays:
 def _tensor(path: Path, name: str, entry: dict[str, Any]) -> NDArray[Any]:
     if entry["dtype"] == "BF16":
         halves = np.frombuffer(entry["data"], dtype="<u2").astype(np.uint32)
-        return (halves << 16).view(np.float32).reshape(entry["shape"])
+        return np.reshape((halves << 16).view(np.float32), entry["shape"])
     if entry["dtype"] not in _SAFETENSORS_DTYPES:
         raise InputError(f"tensor {name!r} in {path} has dtype {entry['dtype']}; save it as float32 or int64")
     dtype = _SAFETENSORS_DTYPES[entry["dtype"]]
-    return np.frombuffer(entry["data"], dtype=dtype).reshape(entry["shape"])
+    return np.reshape(np.frombuffer(entry["data"], dtype=dtype), entry["shape"])
 
 
 def _parse_names(path: Path, text: str) -> list[str]:
