@@ -254,6 +254,17 @@ def test_soft_targets_are_the_expectation_over_labels():
     torch.testing.assert_close(mixed, 0.7 * (hard - rep) + 0.3 * swapped + rep)
 
 
+@pytest.mark.parametrize("spread", ["pooled", "ratio", "moments", "batch"])
+def test_double_precision_inputs(spread):
+    """Statistics stay float32; value and gradient follow the inputs."""
+    criterion = MR2Loss(K, spread=spread, num_features=D)
+    logits, target, features = (part.double() if part.is_floating_point() else part for part in batch())
+    value = criterion(logits, target, features=features)
+    assert value.dtype == torch.double
+    single = MR2Loss(K, spread=spread, num_features=D)(*[p.float() if p.is_floating_point() else p for p in batch()])
+    assert float(value) == pytest.approx(float(single), rel=1e-5)
+
+
 def test_queue_finds_partners_of_earlier_batches():
     """With one sample of a class a step there are no pairs in a batch; the memory supplies them, but not the sample itself."""
     criterion = MR2Loss(2, form="paper", lam=1.0, spread="zero", queue=2, num_features=1)

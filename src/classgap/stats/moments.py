@@ -169,7 +169,7 @@ def update_moments(
         scatter = rows.sub_(mean[start]).square_().sum(1)
     else:  # Σ‖φ − m‖² = Σ of squared distances over pairs / b
         member = pairs.second_sorted
-        scatter = pairs.squared_distance * share.index_select(0, member)
+        scatter = pairs.squared_distance.to(share.dtype) * share.index_select(0, member)
     if spread == "batch":  # every appearance counts once, whatever its number of samples
         freedom, scatter = share, scatter * share.index_select(0, member)
     else:
