@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import queue
+import signal
 import sys
 import time
 import traceback
@@ -106,6 +107,7 @@ def _died(code: int) -> str:
 
 def work(jobs: Sequence[Job], out: Path, results: Path, threads: int, session: str, events: Any) -> None:
     """Take one free job after the other until all are done; the main function of a worker process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends its workers
     import torch
 
     from classgap.bench.results import append_results

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from classgap._checks import InputError
+from classgap.bench.jobs import job_key
 from classgap.bench.render import Table
 from classgap.bench.select import RULES, Rule
 from classgap.bench.suites import Suite, Task, Variant
 from classgap.measure import AuditReport, Comparison, audit, compare
 from classgap.measure.groups import RANKINGS
+from classgap.train.config import DataConfig
 
 if TYPE_CHECKING:
     from classgap.bench.results import Result
@@ -37,6 +40,7 @@ class Row:
     """All finished runs of one variant on one task, at the epochs a rule chose.
 
     Attributes:
+        data: Settings of the data apart from augmentation, and the hash of the split they gave.
         seeds: Of the runs that did not diverge.
         reports: Their audits on the test set.
         train_accuracy: Of each run, in its last epoch, in training mode and so under augmentation.
@@ -44,6 +48,7 @@ class Row:
 
     task: Task
     variant: Variant
+    data: tuple[DataConfig, str]
     seeds: tuple[int, ...]
     reports: tuple[AuditReport, ...]
     train_accuracy: tuple[float, ...]
@@ -120,27 +125,31 @@ def _row(
     rule: Rule,
     seeds: Sequence[int] | None,
 ) -> Row | None:
-    from classgap.bench.jobs import job_key
-
     found = {}
     for seed in suite.seeds if seeds is None else seeds:
         if (result := results.get(job_key(variant.config(task, seed)))) is not None:
             found[seed] = result
     if not found:
         return None
-    if len({result.split_hash for result in found.values()}) > 1:
-        raise InputError(
-            f"results of {task.name}/{variant.name} were made on different data (split hashes "
-            f"{', '.join(sorted({r.split_hash for r in found.values()}))}); remove the stale ones and run them again"
-        )
+    made_on = {(dataclasses.replace(r.config.data, augment=None), r.split_hash) for r in found.values()}
+    if len(made_on) > 1:
+        raise InputError(_other_data(f"{task.name}/{variant.name}", (split for _, split in made_on)))
     whole = {seed: result for seed, result in found.items() if not result.diverged}
     return Row(
         task,
         variant,
+        made_on.pop(),
         tuple(whole),
         tuple(_report(result, rule) for result in whole.values()),
         tuple(float(result.curve["train_accuracy"][-1] or math.nan) for result in whole.values()),
         len(found) - len(whole),
+    )
+
+
+def _other_data(name: str, splits: Iterable[str]) -> str:
+    return (
+        f"results of {name} were made on different data (splits {', '.join(sorted(splits))}), so samples cannot be paired; "
+        "remove the lines with the stale split_hash from the results and run those jobs again"
     )
 
 
@@ -155,6 +164,8 @@ def _task_tables(suite: Suite, task: Task, rows: tuple[Row, ...], rule: Rule) ->
     if reference is not None:
         for row in rows:
             if row is not reference and row.reports:
+                if row.data[0] == reference.data[0] and row.data != reference.data:
+                    raise InputError(_other_data(task.name, (reference.data[1], row.data[1])))
                 comparisons[row.variant.name] = compare(reference.reports, row.reports, n_boot=_REPLICATES)
     return TaskTables(
         task,

@@ -30,9 +30,7 @@ def run_job(job: Job, folder: JobFolder, watch: Watch | None = None) -> Result:
     Args:
         watch: Called with the share of the training that is done.
     """
-    trainer = start(
-        job.config, folder.path, resume=True, accelerator="cpu" if not torch.cuda.is_available() else "auto"
-    )
+    trainer = start(job.config, folder.path, resume=True)
 
     def after_step(position: Progress) -> None:
         if position.record is not None:

@@ -95,6 +95,7 @@ def bench(
     failed = 0
     if not tables_only:
         failed = _run(chosen, jobs, found, folder, files[0], workers, threads, screen)
+        append_results(files[0], collect_done(jobs, folder))  # also what other machines have finished meanwhile
         found = read_results(files)
     _print_tables(chosen, found, rule, form, seeds, only, screen)
     if failed:
