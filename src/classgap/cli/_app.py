@@ -8,6 +8,7 @@ import typer
 
 import classgap
 from classgap.cli.audit import audit
+from classgap.cli.bench import bench
 from classgap.cli.compare import compare
 from classgap.cli.data import app as data_app
 from classgap.cli.demo import demo
@@ -44,5 +45,6 @@ app.command()(audit)
 app.command()(compare)
 app.command()(fix)
 app.command()(train)
+app.command()(bench)
 app.add_typer(data_app, name="data")
 app.command()(methods)
