@@ -102,7 +102,11 @@ def child(name: str, argument: str) -> None:
 
 
 def measure_bootstrap(replicates: int) -> dict[str, Any]:
-    """Per-class accuracy with bootstrap intervals; fairlearn's time is linear in replicates, so few are timed."""
+    """A whole audit against fairlearn's per-class accuracy with bootstrap intervals, at the same number of replicates.
+
+    The audit bootstraps its aggregates from the class counts; its per-class intervals are Wilson's, in closed form.
+    Fairlearn's time grows linearly with replicates, so a few are timed and the rest extrapolated.
+    """
     ours, theirs = in_child("bootstrap_classgap"), in_child("bootstrap_fairlearn", str(replicates))
     none = in_child("bootstrap_fairlearn", "1")
     each = (theirs["seconds"] - none["seconds"]) / (replicates - 1)
