@@ -430,6 +430,16 @@ def test_missing_data_are_named_before_anything_runs(tmp_path: Path, monkeypatch
     assert not (tmp_path / "runs").exists()
 
 
+def test_archives_are_found_by_name_on_every_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from classgap.data import load_source
+
+    rng = np.random.default_rng(0)
+    arrays = {"x_train": rng.normal(size=(8, 3)), "x_test": rng.normal(size=(4, 3))}
+    np.savez(tmp_path / "there.npz", y_train=np.arange(8) % 2, y_test=np.arange(4) % 2, **arrays)
+    monkeypatch.setenv("CLASSGAP_DATA", str(tmp_path))
+    assert load_source("npz:there.npz").in_shape == (3,)
+
+
 def test_interrupting_leaves_no_process_and_loses_nothing(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(textwrap.dedent(SUITE_FILE).replace("epochs=2", "epochs=3000"))
     with subprocess.Popen(

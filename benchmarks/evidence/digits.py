@@ -1,7 +1,7 @@
 """Handwritten digits, few training images a class: a task anybody can repeat in minutes, without a download.
 
     classgap bench benchmarks/evidence/digits.py
-Cost: 100 runs, 2 to 10 seconds each on one core.
+Cost: 120 runs, 2 to 10 seconds each on one core.
 """
 
 from __future__ import annotations

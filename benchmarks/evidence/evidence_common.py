@@ -40,6 +40,10 @@ def pull_only(name: str, lam: float, tasks: tuple[str, ...] = ("*",), **params: 
     return Variant(name, "mr2", {"gamma_rule": "uniform", "c_bar": 1.0, "lam": lam, **params}, tasks=tasks)
 
 
+WEIGHTED = margin_only("γ only, c̄=2, weighted by γ", 2.0, weight_by_gamma=True)
+MR2_WEIGHTED = Variant(
+    "MR² weighted by γ", "mr2", {"weight_by_gamma": True}, note="the default, each loss multiplied by its margin"
+)
 TEMPERATURE = margin_only("uniform temperature 2", 2.0, gamma_rule="uniform")
 KEY_VARIANTS = (
     ERM,
@@ -47,9 +51,11 @@ KEY_VARIANTS = (
     SMOOTHING,
     margin_only("γ only, c̄=1", 1.0),
     margin_only("γ only, c̄=2", 2.0),
+    WEIGHTED,
     TEMPERATURE,
     pull_only("pull only, λ=0.1", 0.1),
     MR2_PAPER,
     MR2_RELEASE,
     MR2,
+    MR2_WEIGHTED,
 )

@@ -11,8 +11,6 @@ from evidence_common import DATA, HEADLINE_SEEDS
 from classgap.bench import Suite, Task, Variant
 from classgap.train import TrainConfig
 
-COSINE = ("model.head=cosine",)
-
 
 def suite() -> Suite:
     tail = ["data.profile=exponential", "data.imbalance=100", "batch=128"]
@@ -42,8 +40,8 @@ def suite() -> Suite:
             Variant("MR² without LA", "mr2", {"tau": 0.0}),
             Variant("MR², γ by spread and count", "mr2", {"gamma_rule": "imbalanced"}),
             Variant("ELM", "elm"),
-            Variant("DBM + balanced softmax", "dbm", {"variant": "bs"}, settings=COSINE),
-            Variant("LDAM + DRW", "drw", {"base": "ldam"}, settings=COSINE),
+            Variant("DBM + balanced softmax", "dbm", {"variant": "bs"}),
+            Variant("LDAM + DRW", "drw", {"base": "ldam"}),
         ),
         seeds=HEADLINE_SEEDS,
         about=__doc__.split("\n", 1)[0],

@@ -51,7 +51,11 @@ def complete(config: TrainConfig) -> TrainConfig:
 
 def job_key(config: TrainConfig) -> str:
     """Twelve hexadecimal digits that stand for everything a run depends on, machine and folders left out."""
-    text = json.dumps(_canonical(complete(config).to_dict()), sort_keys=True)
+    tree = complete(config).to_dict()
+    usual = "cosine" if "cosine_head" in registry.get("loss", config.method.name).needs else "linear"
+    if tree["model"]["head"] == usual:
+        tree["model"]["head"] = "auto"  # the same run
+    text = json.dumps(_canonical(tree), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 

@@ -55,17 +55,18 @@ class Table:
         return tuple(i == 0 or head == "verdict" for i, head in enumerate(self.heads))
 
     def _markdown(self, level: int) -> str:
+        from rich.cells import cell_len
+
         from classgap.measure._views import escape
 
+        def pad(cell: str, width: int, left: bool) -> str:
+            space = " " * (width - cell_len(cell))
+            return cell + space if left else space + cell
+
         lines = [tuple(map(escape, row)) for row in (self.heads, *self.rows)]
-        widths = [max(len(row[i]) for row in lines) for i in range(len(self.heads))]
+        widths = [max(cell_len(row[i]) for row in lines) for i in range(len(self.heads))]
         # Padded, so that it is a table in a terminal and in an editor too.
-        padded = [
-            "| "
-            + " | ".join(c.ljust(w) if left else c.rjust(w) for c, w, left in zip(row, widths, self._left, strict=True))
-            + " |"
-            for row in lines
-        ]
+        padded = [f"| {' | '.join(map(pad, row, widths, self._left))} |" for row in lines]
         rule = "|".join(
             f" {'-' * w} " if left else f" {'-' * (w - 1)}: " for w, left in zip(widths, self._left, strict=True)
         )

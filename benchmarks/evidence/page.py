@@ -1,0 +1,98 @@
+"""Write docs/evidence.md from the committed results.
+
+python benchmarks/evidence/page.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from classgap.bench import RULES, Result, Suite, load_suite, read_results
+from classgap.bench.render import Table
+from classgap.bench.tables import TaskTables, suite_tables
+from classgap.train import TrainConfig
+
+HERE = Path(__file__).resolve().parent
+PAGE = HERE.parents[1] / "docs" / "evidence.md"
+SUITES = ("cifar10", "cifar100", "fashion", "embeddings", "digits", "longtail")
+RULE = RULES["last"]
+HEAD = """\
+# Evidence
+
+This page is generated from the results committed in `benchmarks/evidence/*.jsonl` by `python benchmarks/evidence/page.py`;
+each line there is one training run with its configuration, seed, split hash and test predictions. No run is left out.
+
+How to read it. *Hard* is the mean accuracy of the worst third of the classes, under three rankings: each run's **own**
+(what papers print), that of the **reference** method on the same test samples (which favours any re-run), and
+**cross-fitted** (ranked on one half of the test samples, scored on the other; the verdict rests on it). The row
+*re-run* is the reference method trained again with other seeds: whatever it shows is chance. Accuracy is that of
+{rule}; nothing was chosen on test data.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    found = []
+    for name in SUITES:
+        results = read_results([HERE / f"{name}.jsonl"])
+        if results:
+            suite = load_suite(str(HERE / f"{name}.py"))
+            found.append((suite, results, suite_tables(suite, results, rule=RULE)))
+    parts = [HEAD.format(rule=RULE.meaning), (HERE / "findings.md").read_text()]
+    parts.append(_overview([(suite, tables) for suite, _, tables in found]).render("md", level=2))
+    parts += [_section(suite, results, tables) for suite, results, tables in found]
+    return "\n".join(parts)
+
+
+def _overview(found: Sequence[tuple[Suite, list[TaskTables]]]) -> Table:
+    rows = []
+    for suite, tables in found:
+        for task in tables:
+            verdicts = {name: c.verdict for name, c in task.comparisons.items()}
+            up = [n for n, v in verdicts.items() if v.kind in ("closed", "better", "better_hard")]
+            mixed = [
+                f"{n} ({v.title.lower()})" for n, v in verdicts.items() if v.kind in ("traded", "not_hard", "widened")
+            ]
+            down = [n for n, v in verdicts.items() if v.kind == "worse"]
+            noise = sum(v.kind == "noise" for v in verdicts.values())
+            cells = ("; ".join(names) or "–" for names in (up, mixed, down))
+            rows.append((f"{suite.name}: {task.task.name}", *cells, str(noise)))
+    heads = ("task", "better on hard, no cost seen", "mixed", "worse", "within noise")
+    caption = (
+        "Verdicts of `classgap compare` against the reference, from the tables below; the last column counts variants."
+    )
+    return Table("At a glance", caption, heads, tuple(rows))
+
+
+def _section(suite: Suite, results: Mapping[str, Result], tables: Sequence[TaskTables]) -> str:
+    jobs = {job.key for job in suite.jobs()}
+    done = [results[key] for key in jobs if key in results]
+    hours = sum(result.seconds for result in results.values()) / 3600
+    versions = ", ".join(sorted({result.version for result in results.values()}))
+    lines = [
+        f"## {suite.name}\n",
+        f"{suite.about}\n",
+        f"Done: {len(done)} of {len(jobs)} runs, {hours:.1f} hours of training, classgap {versions}. Repeat with\n",
+        f"    classgap bench benchmarks/evidence/{suite.name}.py\n",
+    ]
+    if others := len(results) - len(done):
+        lines.append(f"The file holds {others} further runs that no variant of the suite asks for any more.\n")
+    lines += [f"- **{v.name}**: {v.note}" for v in suite.variants if v.note]
+    for task in tables:
+        settings = ", ".join(f"`{text}`" for text in _settings(task.task.config))
+        lines += [f"\n### {task.task.name}\n", f"{task.task.note}. Settings: {settings}.\n"]
+        lines += [table.render("md", level=4) for table in (task.accuracy, task.differences) if table.rows]
+    return "\n".join(lines)
+
+
+def _settings(config: TrainConfig) -> list[str]:
+    """What differs from the defaults of ``classgap train``."""
+    changes = (text.partition(": ") for text in TrainConfig().differences(config))
+    return [f"{key}={values.partition(' → ')[2]}" for key, _, values in changes]
+
+
+if __name__ == "__main__":
+    PAGE.parent.mkdir(exist_ok=True)
+    PAGE.write_text(page())
+    print(f"written: {PAGE}")
