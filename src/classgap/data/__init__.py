@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from classgap.data.augment import POLICIES, policies
-from classgap.data.batches import Batch, Batches, Normalise, Order, mixed_seed, shuffled
+from classgap.data.batches import Batch, Batches, Mix, Normalise, mixed_seed, shuffled
 from classgap.data.dataset import Split, TrainingData, load_data
 from classgap.data.mixing import cutmix, mixup
 from classgap.data.sources import SOURCES, Source, data_root, load_source
@@ -15,8 +15,8 @@ __all__ = [
     "SOURCES",
     "Batch",
     "Batches",
+    "Mix",
     "Normalise",
-    "Order",
     "Profile",
     "Source",
     "Split",

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from classgap.data.augment import Policy
 from classgap.data.dataset import Split
+from classgap.samplers import EpochSampler, RepeatSampler
 
-Order = Callable[[int], Tensor]
-"""Which samples epoch ``e`` visits, in which order: ``order(e) -> indices``. Samplers are such functions."""
+Mix = Callable[[Tensor, Tensor, np.random.Generator], tuple[Tensor, Tensor]]
+"""``mix(inputs, labels, rng) -> (mixed inputs, soft targets)``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,14 +23,24 @@ class Batch:
     """This process's share of a batch.
 
     Attributes:
+        y: Labels, or probabilities where samples were mixed.
         index: Position of each sample in the training set.
-        total: Samples in the whole batch, over all processes.
+        total: Rows of the whole batch, over all processes.
+        views: Views of each sample, one after the other: all rows of the first, then all of the second, …
     """
 
     x: Tensor
     y: Tensor
     index: Tensor
     total: int
+    views: int = 1
+
+    def pieces(self, count: int) -> Iterator[Batch]:
+        """This in ``count`` nearly equal parts that hold whole samples with all their views."""
+        count = min(count, len(self.y) // self.views)
+        parts = (t.unflatten(0, (self.views, -1)).tensor_split(count, 1) for t in (self.x, self.y, self.index))
+        for x, y, index in zip(*parts, strict=True):
+            yield Batch(x.flatten(0, 1), y.flatten(0, 1), index.flatten(0, 1), self.total, self.views)
 
 
 def mixed_seed(*parts: int) -> int:
@@ -37,13 +48,9 @@ def mixed_seed(*parts: int) -> int:
     return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> 1)
 
 
-def shuffled(count: int, seed: int) -> Order:
+def shuffled(count: int, seed: int) -> EpochSampler:
     """Every sample once an epoch, in a random order."""
-
-    def order(epoch: int) -> Tensor:
-        return torch.randperm(count, generator=torch.Generator().manual_seed(mixed_seed(seed, epoch)))
-
-    return order
+    return RepeatSampler(torch.ones(count, dtype=torch.long), seed=seed)
 
 
 class Normalise:
@@ -74,6 +81,8 @@ class Batches:
         batch: Samples per step over all processes.
         order: Which samples an epoch visits.
         policies: Augmentations of uint8 images.
+        views: How many times each sample comes, augmented anew.
+        mix: Mixes the samples of each view.
         rank, world: This process among how many.
     """
 
@@ -82,19 +91,22 @@ class Batches:
         split: Split,
         *,
         batch: int,
-        order: Order,
+        order: EpochSampler,
         normalise: Normalise,
         policies: tuple[Policy, ...] = (),
+        views: int = 1,
+        mix: Mix | None = None,
         seed: int = 0,
         rank: int = 0,
         world: int = 1,
     ) -> None:
         self.split, self.batch, self.order, self.normalise = split, batch, order, normalise
-        self.policies, self.seed, self.rank, self.world = policies, seed, rank, world
+        self.policies, self.views, self.mix = policies, views, mix
+        self.seed, self.rank, self.world = seed, rank, world
 
     def steps(self, epoch: int = 0) -> int:
         """Batches in an epoch."""
-        return self._count(len(self.order(epoch)))
+        return self._count(self.order.length(epoch))
 
     def _count(self, samples: int) -> int:
         full, tail = divmod(samples, self.batch)
@@ -109,12 +121,25 @@ class Batches:
 
     def _make(self, index: Tensor, seed: int) -> Batch:
         generator = torch.Generator().manual_seed(seed)
-        uniform = torch.rand(len(index), len(self.policies), 2, generator=generator, dtype=torch.float64)
+        uniform = torch.rand(self.views, len(index), len(self.policies), 2, generator=generator, dtype=torch.float64)
         share = slice(
             math.ceil(len(index) * self.rank / self.world), math.ceil(len(index) * (self.rank + 1) / self.world)
         )
-        mine = index[share].to(self.split.x.device)
-        x = self.split.x[mine]
+        # Partners in a mixture may belong to another process, so then the whole batch is made and cut afterwards.
+        made = slice(None) if self.mix else share
+        rows = index[made].to(self.split.x.device)
+        views = [(self._augmented(rows, uniform[view, made]), self.split.y[rows]) for view in range(self.views)]
+        if self.mix:
+            rng = np.random.default_rng(mixed_seed(seed, 3))
+            mixed = [self.mix(x, y, rng) for x, y in views]
+            views, rows = [(x[share], y[share]) for x, y in mixed], rows[share]
+        if self.views == 1:
+            return Batch(*views[0], rows, len(index))
+        x, y = (torch.cat(parts) for parts in zip(*views, strict=True))
+        return Batch(x, y, rows.repeat(self.views), self.views * len(index), self.views)
+
+    def _augmented(self, rows: Tensor, uniform: Tensor) -> Tensor:
+        x = self.split.x[rows]
         for position, policy in enumerate(self.policies):
-            x = policy(x, uniform[share, position])
-        return Batch(self.normalise(x), self.split.y[mine], mine, len(index))
+            x = policy(x, uniform[:, position])
+        return self.normalise(x)

@@ -31,10 +31,10 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Which network; see :func:`classgap.models.build_model`."""
+    """Which network; see :func:`classgap.models.build_model`. ``auto`` is the head the method works on."""
 
     name: str = "mlp"
-    head: Literal["linear", "cosine"] = "linear"
+    head: Literal["auto", "linear", "cosine"] = "auto"
     pretrained: bool = False
 
 
@@ -44,6 +44,22 @@ class MethodConfig:
 
     name: str = "cross_entropy"
     params: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PartConfig:
+    """A part that a run may have, by its registered name, and its parameters where they differ from the defaults."""
+
+    name: str = "none"
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class MixConfig:
+    """Mixing of samples within a batch, see :func:`classgap.data.mixup`; ``alpha`` as published where it is not given."""
+
+    name: Literal["none", "mixup", "cutmix"] = "none"
+    alpha: float | None = None
 
 
 @dataclass(frozen=True)
@@ -82,6 +98,10 @@ class TrainConfig:
         batch: Samples per optimiser step, over all devices.
         channels_last: Memory layout of images; faster for convolutions on most hardware.
         checkpoint_steps: Save in mid-epoch every so many steps, besides at the end of each epoch; 0 for only there.
+        sampler: Which samples an epoch visits; every one once without it.
+        wrapper: What goes around the optimiser, e.g. ``sam``.
+        stage: What follows or precedes the training, e.g. ``crt`` or ``jtt``.
+        teacher: Folder of a finished run, for methods that learn from one; without it a teacher is trained first.
     Example:
         >>> config = TrainConfig().override(["method=mr2", "method.lam=0.1", "data.per_class=20", "epochs=3"])
         >>> config.method, config.data.per_class, config.epochs
@@ -95,6 +115,11 @@ class TrainConfig:
     method: MethodConfig = MethodConfig()
     optim: OptimConfig = OptimConfig()
     schedule: ScheduleConfig = ScheduleConfig()
+    sampler: PartConfig = PartConfig()
+    mix: MixConfig = MixConfig()
+    wrapper: PartConfig = PartConfig()
+    stage: PartConfig = PartConfig()
+    teacher: str | None = None
     epochs: int = 30
     batch: int = 128
     precision: Precision = "32-true"
@@ -122,6 +147,8 @@ class TrainConfig:
         number("optim.lr", self.optim.lr, low=0, open_low=True)
         number("data.val_fraction", self.data.val_fraction, low=0, high=0.9)
         number("data.imbalance", self.data.imbalance, low=1)
+        if self.mix.alpha is not None:
+            number("mix.alpha", self.mix.alpha, low=0)
         if self.schedule.name == "step" and not self.schedule.milestones:
             raise InputError("schedule.name=step needs schedule.milestones, the epochs to cut at, e.g. 60,80")
         if self.schedule.warmup >= self.epochs:
@@ -135,7 +162,7 @@ class TrainConfig:
         ``method=mr2`` is short for ``method.name=mr2`` (so for every section), and ``method.lam=0.1`` sets a parameter of
         the method.
         """
-        tree = self.to_dict()
+        tree = _tree(self)
         for assignment in assignments:
             key, equals, text = assignment.partition("=")
             if not equals:
@@ -144,9 +171,10 @@ class TrainConfig:
         return TrainConfig.from_dict(tree)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        tree: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
-        return tree
+        """Plain values, ready for JSON; parts that the run does not have are left out."""
+        tree = _tree(self)
+        unset = {name for name, value in _tree(TrainConfig()).items() if name in _PARTS and tree[name] == value}
+        return {name: value for name, value in tree.items() if name not in unset}
 
     @staticmethod
     def from_dict(tree: Mapping[str, Any]) -> TrainConfig:
@@ -165,7 +193,16 @@ class TrainConfig:
         digest = hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:6]
         data = self.data.name.rpartition("/")[2].removesuffix(".npz").replace(":", "_")
         model = self.model.name.replace(":", "_")
-        return f"{data}-{model}-{self.method.name}-seed{self.seed}-{digest}"
+        parts = [p.name for p in (self.stage, self.wrapper, self.sampler, self.mix) if p.name != "none"]
+        return "-".join([data, model, self.method.name, *parts, f"seed{self.seed}", digest])
+
+
+_PARTS = ("sampler", "mix", "wrapper", "stage", "teacher")
+
+
+def _tree(config: TrainConfig) -> dict[str, Any]:
+    tree: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config)))
+    return tree
 
 
 def _hints(cls: type) -> dict[str, Any]:
@@ -208,18 +245,18 @@ def _assign(tree: dict[str, Any], key: str, text: str) -> None:
         return
     rest = rest or "name"
     inner = _hints(cls)  # type: ignore[arg-type]
-    if section == "method" and rest != "name":
-        tree["method"]["params"][rest.removeprefix("params.")] = _parse_free(text)
+    if "params" in inner and rest != "name":
+        tree[section]["params"][rest.removeprefix("params.")] = _parse_free(text)
     elif rest not in inner:
         raise InputError(did_you_mean(key, _settings(), what="setting"))
     else:
-        if key in ("method", "method.name") and text != tree["method"]["name"]:
-            tree["method"]["params"] = {}  # parameters of another method mean nothing here
+        if "params" in inner and text != tree[section]["name"]:
+            tree[section]["params"] = {}  # parameters of another method mean nothing here
         tree[section][rest] = _parse(f"{section}.{rest}", inner[rest], text)
 
 
 def _settings() -> list[str]:
-    known = set(_flat(TrainConfig().to_dict())) - {"method.params"}
+    known = [name for name in _flat(_tree(TrainConfig())) if not name.endswith(".params")]
     return [*known, *(name for name, hint in _hints(TrainConfig).items() if dataclasses.is_dataclass(hint))]
 
 

@@ -30,9 +30,11 @@ class EpochMeter:
         self.hits, self.seen = torch.zeros(2, num_classes, device=device)
         self.losses: dict[str, Tensor] = {}
 
-    def add(self, logits: Tensor, features: Tensor, target: Tensor, losses: Mapping[str, Tensor]) -> None:
-        """Take in a batch, or a piece of one, and the means its loss consists of."""
-        hits, seen = class_sums((logits.argmax(1) == target).float(), target, self.num_classes)
+    def add(self, scores: Tensor, features: Tensor, target: Tensor, losses: Mapping[str, Tensor]) -> None:
+        """Take in a batch, or a piece of one, and the means its loss consists of. A mixed sample counts as its larger part."""
+        if target.dim() == 2:
+            target = target.argmax(1)
+        hits, seen = class_sums((scores.argmax(1) == target).float(), target, self.num_classes)
         self.hits += hits
         self.seen += seen
         self.moments.update(features.float(), target)

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import inspect
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from lightning_fabric import Fabric
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import classgap
-from classgap import registry
 from classgap._checks import InputError
-from classgap.data import Batch, Batches, Normalise, Split, TrainingData, mixed_seed, policies, shuffled
-from classgap.heads import FeatureTap
-from classgap.losses import ClassLoss
-from classgap.models import build_model
+from classgap.data import Batch, Batches, Normalise, Split, TrainingData, mixed_seed, policies
+from classgap.train.build import build_mix, build_network, build_optimizer, build_order
 from classgap.train.checkpoint import read_checkpoint, restore_rng, rng_state, save_checkpoint
-from classgap.train.config import OptimConfig, TrainConfig
+from classgap.train.config import TrainConfig
 from classgap.train.epoch import EpochMeter, accuracy_by_class, add_groups, append_log, cut_log
 from classgap.train.predict import Predictions, forward_all
 from classgap.train.schedule import rate_factor
 
-_SUPPLIED = {"features", "index", "epoch", "class_counts", "cosine_head"}
+Array = NDArray[np.float32]
+Trains = Literal["all", "body", "head"]
 
 
 class DivergedError(InputError):
@@ -35,41 +35,24 @@ class DivergedError(InputError):
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands; ``record`` is the log entry of an epoch that has just ended."""
+    """Where a run stands.
+
+    Attributes:
+        record: The log entry of an epoch that has just ended.
+        phase: Which of several runs this is, e.g. ``"teacher"``; empty for the run itself.
+        note: Something the user should know, said once.
+    """
 
     step: int
     steps: int
     epoch: int
     epochs: int
     record: dict[str, Any] | None = None
+    phase: str = ""
+    note: str = ""
 
 
 Watcher = Callable[[Progress], None]
-
-
-def build_criterion(config: TrainConfig, data: TrainingData) -> ClassLoss:
-    """The loss a configuration names, built for these data."""
-    spec = registry.get("loss", config.method.name)
-    if "cosine_head" in spec.needs and config.model.head != "cosine":
-        raise InputError(f"method {spec.name} works on cosines; set model.head=cosine")
-    if unmet := spec.needs - _SUPPLIED:
-        raise InputError(f"method {spec.name} needs {', '.join(sorted(unmet))}, which `classgap train` does not supply")
-    counts = {"class_counts": data.class_counts} if "class_counts" in inspect.signature(spec.cls).parameters else {}
-    criterion: ClassLoss = spec.build(num_classes=data.num_classes, **counts, **config.method.params)
-    return criterion
-
-
-def build_optimizer(config: OptimConfig, model: nn.Module, criterion: nn.Module) -> torch.optim.Optimizer:
-    """SGD or AdamW over the model and whatever the loss learns; the latter is not decayed."""
-    groups: list[dict[str, Any]] = [{"params": list(model.parameters())}]
-    learned = [p for p in criterion.parameters() if p.requires_grad]
-    if learned:
-        groups.append({"params": learned, "weight_decay": 0.0})
-    if config.name == "adamw":
-        return torch.optim.AdamW(groups, lr=config.lr, weight_decay=config.weight_decay)
-    return torch.optim.SGD(
-        groups, lr=config.lr, momentum=config.momentum, nesterov=config.nesterov, weight_decay=config.weight_decay
-    )
 
 
 class Trainer:
@@ -78,89 +61,143 @@ class Trainer:
     Args:
         folder: Where checkpoint and log live.
         watch: Called after every step and every epoch, on the first process.
+        trains: Which part of the network learns; the rest stays as it is, statistics of normalisation included.
+        teacher: A trained network, for methods that learn from one.
+    Attributes:
+        groundwork: Called before training begins or goes on: other runs this one builds upon.
     """
 
     def __init__(
-        self, config: TrainConfig, data: TrainingData, fabric: Fabric, folder: Path, watch: Watcher | None = None
+        self,
+        config: TrainConfig,
+        data: TrainingData,
+        fabric: Fabric,
+        folder: Path,
+        watch: Watcher | None = None,
+        *,
+        trains: Trains = "all",
+        teacher: nn.Module | None = None,
     ) -> None:
-        self.config, self.data, self.fabric, self.watch = config, data, fabric, watch
-        self.checkpoint, self.log = folder / "checkpoint.pt", folder / "log.jsonl"
+        self.config, self.data, self.fabric, self.folder, self.watch = config, data, fabric, folder, watch
+        self.checkpoint, self.log, self.trains = folder / "checkpoint.pt", folder / "log.jsonl", trains
+        self.groundwork: Callable[[Trainer], None] | None = None
         fabric.seed_everything(config.seed, verbose=False)
-        channels_last = config.channels_last and len(data.in_shape) == 3
-        model = build_model(
-            config.model.name, data.num_classes, data.in_shape, config.model.head, pretrained=config.model.pretrained
-        )
-        tap = FeatureTap(model.to(memory_format=torch.channels_last) if channels_last else model)
-        criterion = build_criterion(config, data)
-        optimizer = build_optimizer(config.optim, tap, criterion)
-        self.model, self.optimizer = fabric.setup(tap, optimizer)
-        learns = any(p.requires_grad for p in criterion.parameters())
-        self.criterion: Any = fabric.setup_module(criterion) if learns else fabric.to_device(criterion)
-        torch.manual_seed(mixed_seed(config.seed, fabric.global_rank, 2))  # dropout differs between processes
+        network = build_network(config, data, teacher=teacher)
+        self.head, self.experts = network.head, network.experts
+        _let_learn(network.model, trains)
+        optimizer = build_optimizer(config.optim, config.wrapper, network.model, network.criterion)
+        self.model, self.optimizer = fabric.setup(network.model, optimizer)
+        learns = any(p.requires_grad for p in network.criterion.parameters())
+        self.criterion: Any = (fabric.setup_module if learns else fabric.to_device)(network.criterion)
+        if teacher is not None:
+            self.bind_teacher(teacher)
 
+        channels_last = config.channels_last and len(data.in_shape) == 3
         self.normalise = Normalise(data.mean, data.std, channels_last=channels_last)
         self.batches = Batches(
             data.train.to(fabric.device),
             batch=config.batch,
-            order=shuffled(len(data.train), config.seed),
+            order=build_order(config, data),
             normalise=self.normalise,
             policies=policies(data.augment, data.mean),
+            views=network.views,
+            mix=build_mix(config.mix, data.num_classes),
             seed=config.seed,
             rank=fabric.global_rank,
             world=fabric.world_size,
         )
-        self.steps_per_epoch = self.batches.steps()
-        if self.steps_per_epoch == 0:
+        if not self.batches.steps():
             raise InputError(f"{len(data.train)} training samples are too few for {fabric.world_size} processes")
         self.epoch, self.step = 0, 0
         self.meter = EpochMeter(data.num_classes, fabric.device)
+        self._saved_rng: Tensor | None = None
+
+    @property
+    def fresh(self) -> bool:
+        """Whether nothing has been trained yet."""
+        return self.epoch == self.step == 0
+
+    @property
+    def finished(self) -> bool:
+        return self.epoch >= self.config.epochs
+
+    def bind_teacher(self, teacher: nn.Module) -> None:
+        """Let the loss learn from this trained network."""
+        self.criterion.bind_teacher(teacher.to(self.fabric.device))
 
     # --- the loop ---------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Train from the current position to the end."""
-        while self.epoch < self.config.epochs:
+        if self.finished:
+            return
+        self._begin()
+        while not self.finished:
             started = time.perf_counter()
             self._train_epoch()
             record = {"epoch": self.epoch, "lr": self._rate(self.epoch), **self.meter.record()}
-            if self.data.val is not None:
-                scores, _ = self.predict(self.data.val)
-                add_groups(record, accuracy_by_class(scores, self.data.val.y.to(scores.device), self.data.num_classes))
-            record["seconds"] = time.perf_counter() - started
-            if self.fabric.is_global_zero:
-                append_log(self.log, record)
-            self.epoch, self.step = self.epoch + 1, 0
-            self.meter = EpochMeter(self.data.num_classes, self.fabric.device)
-            self.save()
-            self._tell(record)
+            self._end_epoch(record, started)
+
+    def _begin(self) -> None:
+        if self.groundwork is not None:
+            self.groundwork(self)
+        # Only now: the groundwork draws random numbers, though not the same ones when parts of it were done before.
+        if self._saved_rng is not None:
+            restore_rng(self.fabric, self._saved_rng)
+        elif self.fresh:
+            torch.manual_seed(mixed_seed(self.config.seed, self.fabric.global_rank, 2))  # dropout differs between them
+        lengths = (self.batches.steps(epoch) for epoch in range(self.config.epochs))
+        self._steps_until = [0, *itertools.accumulate(lengths)]
+        if self.head == "cosine" and self.config.model.head == "auto":
+            self._tell(note=f"head: cosine, since {self.config.method.name} works on cosines")
+
+    def _end_epoch(self, record: dict[str, Any], started: float) -> None:
+        if self.data.val is not None:
+            scores, _ = self.predict(self.data.val)
+            add_groups(record, accuracy_by_class(scores, self.data.val.y.to(scores.device), self.data.num_classes))
+        record["seconds"] = time.perf_counter() - started
+        if self.fabric.is_global_zero:
+            append_log(self.log, record)
+        self.epoch, self.step = self.epoch + 1, 0
+        self.meter = EpochMeter(self.data.num_classes, self.fabric.device)
+        self.save()
+        self._tell(record)
 
     def _train_epoch(self) -> None:
-        self.model.train()
+        self.model.train(self.trains != "head")
         self.criterion.train()
         if self.step == 0:
             self.criterion.start_epoch(self.epoch, self._training_pass)
+        steps = self.batches.steps(self.epoch)
         for batch in self.batches.epoch(self.epoch, self.step):
+            for group in self.optimizer.param_groups:
+                group["lr"] = self._rate(self.epoch + self.step / steps)
             self._update(batch)
             self.step += 1
             cadence = self.config.checkpoint_steps
-            if cadence and self.step % cadence == 0 and self.step < self.steps_per_epoch:
+            if cadence and self.step % cadence == 0 and self.step < steps:
                 self.save()
             self._tell()
         self._require_finite()
 
     def _update(self, batch: Batch) -> None:
         """One optimiser step."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = self._rate(self.epoch + self.step / self.steps_per_epoch)
         self.optimizer.zero_grad()
-        self._gradients(batch)
+        for piece, logits, features, loss in self._gradients(batch):
+            scores = self.criterion.scores(logits.detach(), features.detach())
+            self.meter.add(scores, features.detach().flatten(1), piece.y, {"loss": loss, **self.criterion.last})
+        if self.config.wrapper.name != "none":
+            # The second pass of sharpness-aware steps; what the loss and normalisation remember is of the first.
+            with self.optimizer.perturbed(self.model, self.criterion):
+                for _ in self._gradients(batch):
+                    pass
         if self.config.optim.clip:
             self.fabric.clip_gradients(self.model, self.optimizer, max_norm=self.config.optim.clip)
         self.optimizer.step()
 
-    def _gradients(self, batch: Batch) -> None:
+    def _gradients(self, batch: Batch) -> Iterator[tuple[Batch, Tensor, Tensor, Tensor]]:
         """Gradient of the mean loss over the whole batch, whatever the number of processes and pieces."""
-        pieces = list(_pieces(batch, self.config.optim.accumulate))
+        pieces = list(batch.pieces(self.config.optim.accumulate))
         for position, piece in enumerate(pieces):
             with self.fabric.no_backward_sync(self.model, enabled=position < len(pieces) - 1):
                 self.criterion.observe(piece.x)
@@ -168,7 +205,7 @@ class Trainer:
                 loss = self.criterion(logits, piece.y, features=features, index=piece.index, epoch=self.epoch)
                 # Processes' gradients are averaged, so each counts by its share of the samples times their number.
                 self.fabric.backward(loss * (len(piece.y) * self.fabric.world_size / batch.total))
-            self.meter.add(logits, features, piece.y, {"loss": loss, **self.criterion.last})
+            yield piece, logits, features, loss
 
     def _rate(self, position: float) -> float:
         return self.config.optim.lr * rate_factor(self.config.schedule, position, self.config.epochs)
@@ -183,21 +220,32 @@ class Trainer:
     # --- results ----------------------------------------------------------------------------------------------------
 
     def predict(self, split: Split) -> tuple[Tensor, Tensor]:
-        """Scores classes are ranked by, and features."""
+        """Scores classes are ranked by, and features; those of several networks side by side."""
         logits, features = forward_all(self.fabric, self.model, split.to(self.fabric.device), self.normalise)
-        return self.criterion.scores(logits, features), features
+        return self.criterion.scores(logits, features), features.flatten(1)
+
+    def last_layer(self) -> tuple[Array | None, Array | None]:
+        """Weight and bias of the layer behind the scores, where there is one."""
+        if self.experts:
+            return None, None
+        head: Any = self.model.head
+        bias = getattr(head, "bias", None)
+        return _array(head.weight), None if bias is None else _array(bias)
+
+    def weights(self) -> dict[str, Tensor]:
+        """What the file of the trained model holds."""
+        return {name: tensor.contiguous() for name, tensor in self.model.state_dict().items()}
 
     def predictions(self, split: Split) -> Predictions:
         """The same with everything an audit wants to know."""
         scores, features = self.predict(split)
-        head: Any = self.model.head
-        bias = getattr(head, "bias", None)
+        weight, bias = self.last_layer()
         return Predictions(
             y_true=split.y.cpu().numpy(),
-            scores=scores.cpu().numpy(),
-            features=features.cpu().numpy(),
-            weight=head.weight.detach().float().cpu().numpy(),
-            bias=None if bias is None else bias.detach().float().cpu().numpy(),
+            scores=_array(scores),
+            features=_array(features),
+            weight=weight,
+            bias=bias,
             class_names=self.data.class_names,
             train_counts=self.data.class_counts.numpy(),
         )
@@ -242,8 +290,7 @@ class Trainer:
         self.meter.load_state_dict(saved["meter"])
         if self.fabric.is_global_zero:
             cut_log(self.log, self.epoch)
-        restore_rng(self.fabric, saved["rng"])
-        self._tell()
+        self._saved_rng = saved["rng"]
 
     def _require_finite(self) -> None:
         if not self.meter.finite:
@@ -252,16 +299,20 @@ class Trainer:
                 f"set optim.clip; the last good checkpoint is {self.checkpoint}"
             )
 
-    def _tell(self, record: dict[str, Any] | None = None) -> None:
+    def _tell(self, record: dict[str, Any] | None = None, *, note: str = "") -> None:
         if self.watch is not None and self.fabric.is_global_zero:
-            done = self.epoch * self.steps_per_epoch + self.step
-            total = self.config.epochs * self.steps_per_epoch
-            self.watch(Progress(done, total, self.epoch, self.config.epochs, record))
+            done, total = self._steps_until[self.epoch] + self.step, self._steps_until[-1]
+            self.watch(Progress(done, total, self.epoch, self.config.epochs, record, note=note))
 
 
-def _pieces(batch: Batch, count: int) -> Iterator[Batch]:
-    """A batch in ``count`` nearly equal pieces, for gradient accumulation."""
-    count = min(count, len(batch.y))
-    parts = (t.tensor_split(count) for t in (batch.x, batch.y, batch.index))
-    for x, y, index in zip(*parts, strict=True):
-        yield Batch(x, y, index, batch.total)
+def _let_learn(model: nn.Module, trains: Trains) -> None:
+    """Hold the parts of a network that are not to be trained."""
+    if trains == "all":
+        return
+    model.requires_grad_(trains == "body")
+    head: Any = model.head
+    head.requires_grad_(trains == "head")
+
+
+def _array(tensor: Tensor) -> Array:
+    return tensor.detach().float().cpu().numpy()

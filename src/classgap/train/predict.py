@@ -22,14 +22,14 @@ class Predictions:
 
     Attributes:
         scores: What classes were ranked by, (n, K).
-        features: Input of the last layer, (n, d).
-        weight, bias: That layer; ``bias`` is ``None`` for a cosine head.
+        features: Input of the last layer, (n, d); of several networks side by side.
+        weight, bias: That layer; ``bias`` is ``None`` for a cosine head, both for several networks.
     """
 
     y_true: NDArray[np.int64]
     scores: NDArray[np.float32]
     features: NDArray[np.float32]
-    weight: NDArray[np.float32]
+    weight: NDArray[np.float32] | None
     bias: NDArray[np.float32] | None
     class_names: tuple[str, ...]
     train_counts: NDArray[np.int64]
@@ -46,12 +46,11 @@ class Predictions:
             "y_pred": self.y_pred,
             "scores": self.scores,
             "features": self.features,
-            "weight": self.weight,
             "class_names": np.array(self.class_names),
             "train_counts": self.train_counts,
         }
-        if self.bias is not None:
-            arrays["bias"] = self.bias
+        layer = {"weight": self.weight, "bias": self.bias}
+        arrays |= {name: array for name, array in layer.items() if array is not None}
         np.savez_compressed(path, **arrays)
 
 

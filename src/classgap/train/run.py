@@ -161,9 +161,8 @@ def _problem_with(folder: Path, config: TrainConfig, resume: bool) -> str | None
 
 
 def _write_results(folder: Path, trainer: Trainer, test: Predictions, val: Predictions | None) -> None:
-    weights = {name: tensor.contiguous() for name, tensor in trainer.model.state_dict().items()}
     temporary = folder / "model.safetensors.tmp"
-    temporary.write_bytes(save(weights))
+    temporary.write_bytes(save(trainer.weights()))
     replace_file(temporary, folder / "model.safetensors")
     for name, predictions in (("test", test), ("val", val)):
         if predictions is not None:

@@ -1,0 +1,147 @@
+"""From a configuration to the parts of a run. What a method declares it needs decides what is built; no method is named."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from classgap import registry
+from classgap._checks import InputError
+from classgap.data import Mix, TrainingData, cutmix, mixup, shuffled
+from classgap.heads import CosineHead, FeatureTap, find_head, replace_head
+from classgap.losses import ClassLoss
+from classgap.models import Experts, build_model
+from classgap.samplers import EpochSampler
+from classgap.train.config import MixConfig, OptimConfig, PartConfig, TrainConfig
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A model that returns ``(logits, features)``, and the loss it is built for.
+
+    Attributes:
+        head: ``"linear"`` or ``"cosine"``, as it was resolved.
+        experts: Number of networks side by side; 0 for a plain one.
+    """
+
+    model: nn.Module
+    criterion: ClassLoss
+    head: str
+    experts: int
+
+    @property
+    def views(self) -> int:
+        """How often the loss wants to see each sample."""
+        return int(getattr(self.criterion, "views", 1))
+
+
+def build_network(config: TrainConfig, data: TrainingData, *, teacher: nn.Module | None = None) -> Network:
+    """Model and loss, each with what the other asks for."""
+    first = _plain_model(config, data)
+    width = _width(find_head(first)[1])
+    offered = {} if teacher is None else {"teacher_features": _width(find_head(teacher)[1])}
+    criterion = build_criterion(config, data, num_features=width, **offered)
+    head = _head(config, criterion)
+    experts = int(getattr(criterion, "experts", 1)) if "experts" in criterion.needs else 0
+    members = [first, *(_plain_model(config, data) for _ in range(experts - 1))]
+    if head == "cosine":
+        for member in members:
+            replace_head(member, CosineHead(width, data.num_classes))
+    taps = [FeatureTap(member) for member in members]
+    return Network(Experts(taps) if experts else taps[0], criterion, head, experts)
+
+
+def build_criterion(config: TrainConfig, data: TrainingData, **offered: Any) -> ClassLoss:
+    """The loss a configuration names, for these data; of what is ``offered`` it gets what its constructor takes."""
+    spec = _declared("loss", config.method.name, setting="method")
+    offered |= {"num_classes": data.num_classes, "class_counts": data.class_counts, "epochs": config.epochs}
+    criterion: ClassLoss = spec.build(**_arguments(spec, offered, config.method.params))
+    return criterion
+
+
+def build_order(config: TrainConfig, data: TrainingData) -> EpochSampler:
+    """Which samples each epoch visits."""
+    if config.sampler.name == "none":
+        return shuffled(len(data.train), config.seed)
+    spec = registry.get("sampler", config.sampler.name)
+    offered = {"labels": data.train.y, "epochs": config.epochs, "seed": config.seed}
+    order: EpochSampler = spec.build(**_arguments(spec, offered, config.sampler.params))
+    if order.block not in (1, config.batch):
+        raise InputError(f"sampler {spec.name} makes batches of {order.block} samples; set batch={order.block}")
+    return order
+
+
+def build_mix(config: MixConfig, num_classes: int) -> Mix | None:
+    """How the samples of a batch are mixed, if they are."""
+    if config.name == "none":
+        return None
+    function = {"mixup": mixup, "cutmix": cutmix}[config.name]
+    strength = {} if config.alpha is None else {"alpha": config.alpha}
+    return partial(_mixed, partial(function, **strength), num_classes)
+
+
+def build_optimizer(
+    config: OptimConfig, wrapper: PartConfig, model: nn.Module, criterion: nn.Module
+) -> torch.optim.Optimizer:
+    """SGD or AdamW over the model and whatever the loss learns, which is not decayed; and what goes around it."""
+    groups: list[dict[str, Any]] = [{"params": [p for p in model.parameters() if p.requires_grad]}]
+    learned = [p for p in criterion.parameters() if p.requires_grad]
+    if learned:
+        groups.append({"params": learned, "weight_decay": 0.0})
+    if config.name == "adamw":
+        base: torch.optim.Optimizer = torch.optim.AdamW(groups, lr=config.lr, weight_decay=config.weight_decay)
+    else:
+        base = torch.optim.SGD(
+            groups, lr=config.lr, momentum=config.momentum, nesterov=config.nesterov, weight_decay=config.weight_decay
+        )
+    if wrapper.name == "none":
+        return base
+    wrapped: torch.optim.Optimizer = registry.get("optimizer", wrapper.name).build(base=base, **wrapper.params)
+    return wrapped
+
+
+def _mixed(function: Any, num_classes: int, inputs: Any, target: Any, rng: Any) -> Any:
+    return function(inputs, target, num_classes, rng)
+
+
+def _plain_model(config: TrainConfig, data: TrainingData) -> nn.Module:
+    model = build_model(config.model.name, data.num_classes, data.in_shape, pretrained=config.model.pretrained)
+    images = len(data.in_shape) == 3
+    return model.to(memory_format=torch.channels_last) if config.channels_last and images else model  # type: ignore[call-overload,no-any-return]
+
+
+def _width(head: nn.Module) -> int:
+    assert isinstance(head.in_features, int)
+    return head.in_features
+
+
+def _head(config: TrainConfig, criterion: ClassLoss) -> str:
+    wanted = "cosine" if "cosine_head" in criterion.needs else "linear"
+    if config.model.head == "linear" and wanted == "cosine":
+        raise InputError(f"method {criterion.name} works on cosines; set model.head=cosine, or leave it at auto")
+    return wanted if config.model.head == "auto" else config.model.head
+
+
+def _declared(kind: registry.Kind, name: str, *, setting: str) -> registry.Method:
+    """The method of that name; one of another kind is an error that says where it belongs."""
+    homes: dict[registry.Kind, str] = {"stage": "stage", "sampler": "sampler", "optimizer": "wrapper"}
+    if name not in {m.name for m in registry.methods(kind)}:
+        for other, section in homes.items():
+            if name in {m.name for m in registry.methods(other)}:
+                raise InputError(
+                    f"{setting}={name}: {name} is a {other}, which goes around any method; set {section}={name}"
+                )
+    return registry.get(kind, name)
+
+
+def _arguments(spec: registry.Method, offered: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
+    """What the constructor takes of the things offered, and what the user said; a ``None`` said stands for the offer."""
+    taken = inspect.signature(spec.cls).parameters
+    said = {name: value for name, value in params.items() if value is not None or name not in offered}
+    return {**{name: value for name, value in offered.items() if name in taken}, **said}
