@@ -11,6 +11,7 @@ from pathlib import Path
 from classgap.bench import RULES, Result, Suite, load_suite, read_results
 from classgap.bench.render import Table
 from classgap.bench.tables import TaskTables, suite_tables
+from classgap.cli._bench_progress import duration
 from classgap.train import TrainConfig
 
 HERE = Path(__file__).resolve().parent
@@ -60,7 +61,7 @@ def _overview(found: Sequence[tuple[Suite, list[TaskTables]]]) -> Table:
             rows.append((f"{suite.name}: {task.task.name}", *cells, str(noise)))
     heads = ("task", "better on hard, no cost seen", "mixed", "worse", "within noise")
     caption = (
-        "Verdicts of `classgap compare` against the reference, from the tables below; the last column counts variants."
+        "Verdicts of classgap compare against the reference, from the tables below; the last column counts variants."
     )
     return Table("At a glance", caption, heads, tuple(rows))
 
@@ -68,12 +69,12 @@ def _overview(found: Sequence[tuple[Suite, list[TaskTables]]]) -> Table:
 def _section(suite: Suite, results: Mapping[str, Result], tables: Sequence[TaskTables]) -> str:
     jobs = {job.key for job in suite.jobs()}
     done = [results[key] for key in jobs if key in results]
-    hours = sum(result.seconds for result in results.values()) / 3600
+    spent = duration(sum(result.seconds for result in results.values()))
     versions = ", ".join(sorted({result.version for result in results.values()}))
     lines = [
         f"## {suite.name}\n",
         f"{suite.about}\n",
-        f"Done: {len(done)} of {len(jobs)} runs, {hours:.1f} hours of training, classgap {versions}. Repeat with\n",
+        f"Done: {len(done)} of {len(jobs)} runs, {spent} of training, classgap {versions}. Repeat with\n",
         f"    classgap bench benchmarks/evidence/{suite.name}.py\n",
     ]
     if others := len(results) - len(done):
@@ -89,7 +90,7 @@ def _section(suite: Suite, results: Mapping[str, Result], tables: Sequence[TaskT
 def _settings(config: TrainConfig) -> list[str]:
     """What differs from the defaults of ``classgap train``."""
     changes = (text.partition(": ") for text in TrainConfig().differences(config))
-    return [f"{key}={values.partition(' → ')[2]}" for key, _, values in changes]
+    return [f"{key}={values.partition(' → ')[2].strip('[]') or 'none'}".replace("'", "") for key, _, values in changes]
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ _LATEX = {
 
 @dataclass(frozen=True)
 class Table:
-    """Text in rows and columns; the first column is a name, the others are aligned to the right but for a last verdict."""
+    """Text in rows and columns; columns of words, such as the first one, are aligned to the left, others to the right."""
 
     title: str
     caption: str
@@ -52,7 +52,7 @@ class Table:
     @property
     def _left(self) -> tuple[bool, ...]:
         """Columns of words."""
-        return tuple(i == 0 or head == "verdict" for i, head in enumerate(self.heads))
+        return tuple(i == 0 or any(row[i][:1].isalpha() for row in self.rows) for i in range(len(self.heads)))
 
     def _markdown(self, level: int) -> str:
         from rich.cells import cell_len

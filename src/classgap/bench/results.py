@@ -47,6 +47,7 @@ class Result:
         seed: The suite's seed; the run's own is ``config.seed``, which differs for re-runs.
         support, val_support, train_counts: Samples of each class.
         curve: Columns over the epochs: training accuracy, validation accuracy and class spread by third.
+        class_spread: Within-class standard deviation of the features, by class, in the last epoch.
         seconds: Of training, from the log.
         diverged: Why there are no candidates: the loss became infinite or nan.
     """
@@ -66,6 +67,7 @@ class Result:
     seconds: float
     version: str
     diverged: str = ""
+    class_spread: tuple[float | None, ...] = ()
 
     @property
     def name(self) -> str:
@@ -101,7 +103,7 @@ class Result:
     @staticmethod
     def from_record(record: Mapping[str, Any]) -> Result:
         """The inverse of :meth:`to_record`."""
-        plain = {name: _frozen(record[name]) for name in _PLAIN}
+        plain = {name: _frozen(record[name]) for name in _PLAIN if name in record}
         candidates = [Candidate(**{name: _frozen(v) for name, v in c.items()}) for c in record["candidates"]]
         return Result(config=TrainConfig.from_dict(record["config"]), candidates=tuple(candidates), **plain)
 

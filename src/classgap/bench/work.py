@@ -44,6 +44,7 @@ def run_job(job: Job, folder: JobFolder, watch: Watch | None = None) -> Result:
     candidates: tuple[Candidate, ...] = ()
     try:
         trainer.run()
+        _save_weights(trainer, folder.path / "last.pt")
         candidates = tuple(_candidates(trainer, folder.path))
     except DivergedError as error:
         diverged = str(error).partition(":")[0]
@@ -67,9 +68,13 @@ def keep_best(trainer: Trainer, folder: Path) -> None:
         return
     for rule in VALIDATION_RULES:
         if rule.best(history) == trainer.epoch - 1:
-            temporary = folder / f"{rule.name}.pt.tmp"
-            torch.save({"model": trainer.model.state_dict(), "criterion": trainer.criterion.state_dict()}, temporary)
-            replace_file(temporary, folder / f"{rule.name}.pt")
+            _save_weights(trainer, folder / f"{rule.name}.pt")
+
+
+def _save_weights(trainer: Trainer, path: Path) -> None:
+    temporary = path.with_name(f"{path.name}.tmp")
+    torch.save({"model": trainer.model.state_dict(), "criterion": trainer.criterion.state_dict()}, temporary)
+    replace_file(temporary, path)
 
 
 def _candidates(trainer: Trainer, folder: Path) -> Iterator[Candidate]:
@@ -126,6 +131,7 @@ def _result(job: Job, trainer: Trainer, candidates: Sequence[Candidate], diverge
         test_support=_counts(data.test.y.numpy(), num_classes),
         candidates=tuple(candidates),
         curve=_curve(history),
+        class_spread=tuple(map(_four_digits, history[-1]["spread"]["per_class"])) if history else (),
         seconds=round(sum(record["seconds"] for record in history), 2),
         version=classgap.__version__,
         diverged=diverged,
