@@ -18,6 +18,7 @@ from classgap.data import Split
 from classgap.measure.groups import THIRDS
 from classgap.train.checkpoint import replace_file
 from classgap.train.epoch import read_log
+from classgap.train.folder import read_run
 from classgap.train.loop import DivergedError, Progress, Trainer
 from classgap.train.run import start
 
@@ -30,7 +31,8 @@ def run_job(job: Job, folder: JobFolder, watch: Watch | None = None) -> Result:
     Args:
         watch: Called with the share of the training that is done.
     """
-    trainer = start(job.config, folder.path, resume=True)
+    stored = read_run(folder.path)  # the same run, perhaps with settings that a later version spells differently
+    trainer = start(stored or job.config, folder.path, resume=True)
 
     def after_step(position: Progress) -> None:
         if position.record is not None:
