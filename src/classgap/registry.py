@@ -30,7 +30,7 @@ _HOMES: Mapping[Kind, str] = MappingProxyType(
         "posthoc": "classgap.posthoc",
         "optimizer": "classgap.optim",
         "sampler": "classgap.samplers",
-        "stage": "classgap.train",
+        "stage": "classgap.train.stages",
     }
 )
 

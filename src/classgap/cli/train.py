@@ -75,7 +75,7 @@ def _resolve(
     from classgap.train import TrainConfig
 
     if resume and out is not None and recipe is None and not settings and not quick:
-        from classgap.train.run import read_run
+        from classgap.train.folder import read_run
 
         stored = read_run(out)
         if stored is None:

@@ -38,7 +38,8 @@ class Batch:
     def pieces(self, count: int) -> Iterator[Batch]:
         """This in ``count`` nearly equal parts that hold whole samples with all their views."""
         count = min(count, len(self.y) // self.views)
-        parts = (t.unflatten(0, (self.views, -1)).tensor_split(count, 1) for t in (self.x, self.y, self.index))
+        tensors = (self.x, self.y, self.index)
+        parts = (t.view(self.views, -1, *t.shape[1:]).tensor_split(count, 1) for t in tensors)
         for x, y, index in zip(*parts, strict=True):
             yield Batch(x.flatten(0, 1), y.flatten(0, 1), index.flatten(0, 1), self.total, self.views)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from classgap import registry
 from classgap._checks import InputError
@@ -81,9 +81,14 @@ def build_mix(config: MixConfig, num_classes: int) -> Mix | None:
     """How the samples of a batch are mixed, if they are."""
     if config.name == "none":
         return None
-    function = {"mixup": mixup, "cutmix": cutmix}[config.name]
+    function: Any = {"mixup": mixup, "cutmix": cutmix}[config.name]
     strength = {} if config.alpha is None else {"alpha": config.alpha}
-    return partial(_mixed, partial(function, **strength), num_classes)
+
+    def mix(inputs: Tensor, target: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        mixed: tuple[Tensor, Tensor] = function(inputs, target, num_classes, rng, **strength)
+        return mixed
+
+    return mix
 
 
 def build_optimizer(
@@ -106,14 +111,11 @@ def build_optimizer(
     return wrapped
 
 
-def _mixed(function: Any, num_classes: int, inputs: Any, target: Any, rng: Any) -> Any:
-    return function(inputs, target, num_classes, rng)
-
-
 def _plain_model(config: TrainConfig, data: TrainingData) -> nn.Module:
     model = build_model(config.model.name, data.num_classes, data.in_shape, pretrained=config.model.pretrained)
-    images = len(data.in_shape) == 3
-    return model.to(memory_format=torch.channels_last) if config.channels_last and images else model  # type: ignore[call-overload,no-any-return]
+    if config.channels_last and len(data.in_shape) == 3:
+        model.to(memory_format=torch.channels_last)
+    return model
 
 
 def _width(head: nn.Module) -> int:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import platform
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning_fabric import Fabric
-from safetensors.torch import save
 
-import classgap
 from classgap._checks import InputError
 from classgap.data import load_data
-from classgap.train.checkpoint import replace_file
 from classgap.train.config import TrainConfig
 from classgap.train.epoch import read_log
+from classgap.train.folder import read_run, write_results, write_run
 from classgap.train.loop import Trainer, Watcher
+from classgap.train.phases import open_run
 from classgap.train.predict import Predictions
 
 
@@ -28,7 +24,8 @@ class TrainResult:
 
     Attributes:
         folder: ``run.json`` (configuration), ``log.jsonl`` (one line an epoch), ``checkpoint.pt`` (to resume),
-            ``model.safetensors`` (weights), ``predictions_test.npz`` and ``predictions_val.npz`` (for ``classgap audit``).
+            ``model.safetensors`` (weights), ``predictions_test.npz`` and ``predictions_val.npz`` (for ``classgap audit``); runs
+            this one builds upon, such as a teacher or a first stage, in folders of the same kind within.
         val: ``None`` where no validation split was asked for.
         history: The records of the log.
     """
@@ -64,13 +61,8 @@ def fit(
         config, folder, resume=resume, devices=devices, accelerator=accelerator, strategy=strategy, watch=watch
     )
     trainer.run()
-    data, fabric = trainer.data, trainer.fabric
-    test = trainer.predictions(data.test)
-    val = None if data.val is None else trainer.predictions(data.val)
-    if fabric.is_global_zero:
-        _write_results(folder, trainer, test, val)
-    fabric.barrier()
-    return TrainResult(config, folder, test, val, read_log(trainer.log), data.split_hash)
+    test, val = write_results(trainer)
+    return TrainResult(config, folder, test, val, read_log(trainer.log), trainer.data.split_hash)
 
 
 def start(
@@ -99,7 +91,7 @@ def start(
     problem = _problem_with(folder, config, resume) if fabric.is_global_zero else None
     if problem := fabric.broadcast(problem):
         raise InputError(problem)
-    trainer = Trainer(config, data, fabric, folder, watch)
+    trainer = open_run(config, data, fabric, folder, watch)
     if resume:
         trainer.resume()
     if fabric.is_global_zero:
@@ -119,30 +111,6 @@ def _fabric(config: TrainConfig, devices: str, accelerator: str, strategy: str) 
         raise InputError(f"these devices, strategy and precision do not go together: {error}") from error
 
 
-def read_run(folder: Path) -> TrainConfig | None:
-    """The configuration of the run in ``folder``, if there is one."""
-    path = folder / "run.json"
-    if not path.exists():
-        return None
-    try:
-        return TrainConfig.from_dict(json.loads(path.read_text())["config"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} cannot be read ({error}); restore it or choose another folder") from error
-
-
-def write_run(folder: Path, config: TrainConfig, split: str) -> None:
-    """Say in ``folder`` what is being run there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    about = {
-        "config": config.to_dict(),
-        "split_hash": split,
-        "versions": {"classgap": classgap.__version__, "torch": torch.__version__, "python": platform.python_version()},
-    }
-    temporary = folder / "run.json.tmp"
-    temporary.write_text(json.dumps(about, indent=2) + "\n")
-    replace_file(temporary, folder / "run.json")
-
-
 def _problem_with(folder: Path, config: TrainConfig, resume: bool) -> str | None:
     """Why a run must not start in ``folder``."""
     try:
@@ -158,12 +126,3 @@ def _problem_with(folder: Path, config: TrainConfig, resume: bool) -> str | None
     if changed := present.differences(config):
         return f"the run in {folder} has other settings ({'; '.join(changed)}); resume it with its own, or use another --out"
     return None
-
-
-def _write_results(folder: Path, trainer: Trainer, test: Predictions, val: Predictions | None) -> None:
-    temporary = folder / "model.safetensors.tmp"
-    temporary.write_bytes(save(trainer.weights()))
-    replace_file(temporary, folder / "model.safetensors")
-    for name, predictions in (("test", test), ("val", val)):
-        if predictions is not None:
-            predictions.save(folder / f"predictions_{name}.npz")

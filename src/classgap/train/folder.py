@@ -1,0 +1,57 @@
+"""What the folder of a run holds besides log and checkpoint: its configuration and its results."""
+
+from __future__ import annotations
+
+import json
+import platform
+from pathlib import Path
+
+import torch
+from safetensors.torch import save
+
+import classgap
+from classgap._checks import InputError
+from classgap.train.checkpoint import replace_file
+from classgap.train.config import TrainConfig
+from classgap.train.loop import Trainer
+from classgap.train.predict import Predictions
+
+
+def read_run(folder: Path) -> TrainConfig | None:
+    """The configuration of the run in ``folder``, if there is one."""
+    path = folder / "run.json"
+    if not path.exists():
+        return None
+    try:
+        return TrainConfig.from_dict(json.loads(path.read_text())["config"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} cannot be read ({error}); restore it or choose another folder") from error
+
+
+def write_run(folder: Path, config: TrainConfig, split: str) -> None:
+    """Say in ``folder`` what is being run there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    about = {
+        "config": config.to_dict(),
+        "split_hash": split,
+        "versions": {"classgap": classgap.__version__, "torch": torch.__version__, "python": platform.python_version()},
+    }
+    temporary = folder / "run.json.tmp"
+    temporary.write_text(json.dumps(about, indent=2) + "\n")
+    replace_file(temporary, folder / "run.json")
+
+
+def write_results(trainer: Trainer) -> tuple[Predictions, Predictions | None]:
+    """Evaluate and save the finished run; returns the predictions on test and validation set. Every process calls this."""
+    data = trainer.data
+    test = trainer.predictions(data.test)
+    val = None if data.val is None else trainer.predictions(data.val)
+    if trainer.fabric.is_global_zero:
+        temporary = trainer.folder / "model.safetensors.tmp"
+        temporary.write_bytes(save(trainer.weights()))
+        replace_file(temporary, trainer.folder / "model.safetensors")
+        for name, predictions in (("test", test), ("val", val)):
+            if predictions is not None:
+                predictions.save(trainer.folder / f"predictions_{name}.npz")
+    trainer.fabric.barrier()
+    return test, val

@@ -1,0 +1,413 @@
+"""Methods of several stages, ``stage=NAME``: they go around any loss, and each stage is a run of its own."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import time
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from classgap import posthoc, registry
+from classgap._checks import InputError, number
+from classgap.data import Split, shuffled
+from classgap.posthoc import PostHocMethod
+from classgap.registry import Choice, Float, Int, method
+from classgap.samplers import RepeatSampler, error_repeats
+from classgap.stats import gather_rows
+from classgap.train.config import MethodConfig, PartConfig, ScheduleConfig, TrainConfig
+from classgap.train.loop import Array, Trainer
+from classgap.train.phases import Phase, Stages, plain_run
+
+
+@method(
+    "jtt",
+    kind="stage",
+    family="robust",
+    paper="arXiv:2107.09044",
+    space={"factor": Int(1, 100, default=5, log=True), "first": Float(0.02, 1.0, default=0.1, log=True)},
+)
+class JustTrainTwice(Stages):
+    """Just train twice: a short first run finds the samples that are hard, a second one from scratch sees them more often.
+
+    The first run is cross-entropy. What it gets wrong on its training set, in evaluation mode and without augmentation, comes
+    ``1 + factor`` times an epoch in the second run, which trains with the method of the configuration.
+
+    When to use: within a class some samples are hard for a reason nobody annotated, and the worst class or group counts.
+    Pitfalls: an epoch grows by ``factor`` times the number of errors; if the first run is wrong almost everywhere, or nowhere,
+    all samples weigh alike and nothing changes; mislabelled samples are hard as well.
+
+    Args:
+        factor: Copies added of each error.
+        first: Length of the first run: a share of the epochs if at most 1, otherwise their number.
+    Reference: Liu et al., *Just train twice*, ICML 2021.
+    """
+
+    def __init__(self, *, factor: int = 5, first: float = 0.1) -> None:
+        self.factor = int(number("stage.factor", factor, low=0))
+        self.first = number("stage.first", first, low=0.0, open_low=True)
+
+    def phases(self, config: TrainConfig) -> tuple[Phase, ...]:
+        if config.sampler.name != "none":
+            raise InputError("stage jtt decides itself how often a sample comes; set sampler=none")
+        first = with_epochs(plain_run(config), _length(self.first, config))
+        return Phase("stage1", first), Phase("", config, begin=self._repeat_errors)
+
+    def _repeat_errors(self, trainer: Trainer, before: Trainer) -> None:
+        split = trainer.data.train
+        wrong = before.predict(split)[0].argmax(1).cpu() != split.y
+        trainer.batches.order = RepeatSampler(error_repeats(wrong, self.factor), seed=trainer.config.seed)
+
+
+@method(
+    "linear_probe",
+    kind="stage",
+    family="head",
+    paper="arXiv:2004.11362",
+    space={"epochs": Int(1, 100, default=10, log=True), "lr": Float(0.01, 10.0, default=0.1, log=True)},
+)
+class LinearProbe(Stages):
+    """A new linear head, trained with cross-entropy on the frozen network that the method has trained.
+
+    With ``method=supcon method.ce_weight=0`` this is the original two-stage supervised contrastive learning.
+
+    When to use: the method trains features and no classifier, or to see what features are worth by themselves.
+    Pitfalls: the head sees augmented training samples, as any training does; with a long tail set ``sampler=class_aware``, or use
+    the exact ``crt``.
+
+    Args:
+        epochs: Length of the second stage.
+        lr: Its learning rate, which falls along a cosine.
+        sampler: Which samples its epochs visit, ``"none"`` for every one once.
+    Reference: Khosla et al., *Supervised contrastive learning*, NeurIPS 2020, sec. 4.
+    """
+
+    def __init__(self, *, epochs: int = 10, lr: float = 0.1, sampler: str = "none") -> None:
+        self.epochs = int(number("stage.epochs", epochs, low=1))
+        self.lr = number("stage.lr", lr, low=0.0, open_low=True)
+        self.sampler = sampler
+
+    def phases(self, config: TrainConfig) -> tuple[Phase, ...]:
+        _require_one_network(config, "linear_probe")
+        probe = _second(plain_run(config), self.epochs, self.lr, self.sampler)
+        return Phase("stage1", config), Phase("", probe, trains="head", begin=partial(_take_weights, head=False))
+
+
+@method(
+    "three_stage",
+    kind="stage",
+    family="head",
+    paper="arXiv:2104.03066",
+    space={
+        "features_lr": Float(1e-4, 0.1, default=5e-3, log=True),
+        "head_lr": Float(1e-3, 0.1, default=1e-2, log=True),
+    },
+)
+class ThreeStage(Stages):
+    """Cross-entropy first, then the method on the features alone, then the classifier alone; the last two with equal classes.
+
+    With ``method=dro_lt`` this is DRO-LT as published, but for the class weights of the authors' second stage.
+
+    When to use: losses on features that need a network to start from, on long-tailed data.
+    Pitfalls: three learning rates to set; the tail is repeated many times in the last two stages.
+
+    Args:
+        features: Length of the second stage: a share of the epochs if at most 1, otherwise their number.
+        head: Length of the third, likewise.
+        features_lr: Learning rate of the second stage.
+        head_lr: Of the third.
+        sampler: Which samples the epochs of these two visit.
+    Reference: Samuel & Chechik, *Distributional robustness loss for long-tail learning*, ICCV 2021.
+    """
+
+    def __init__(
+        self,
+        *,
+        features: float = 0.4,
+        head: float = 0.1,
+        features_lr: float = 5e-3,
+        head_lr: float = 1e-2,
+        sampler: str = "class_aware",
+    ) -> None:
+        self.features = number("stage.features", features, low=0.0, open_low=True)
+        self.head = number("stage.head", head, low=0.0, open_low=True)
+        self.features_lr = number("stage.features_lr", features_lr, low=0.0, open_low=True)
+        self.head_lr = number("stage.head_lr", head_lr, low=0.0, open_low=True)
+        self.sampler = sampler
+
+    def phases(self, config: TrainConfig) -> tuple[Phase, ...]:
+        _require_one_network(config, "three_stage")
+        if "cosine_head" in registry.get("loss", config.method.name).needs:
+            raise InputError(f"stage three_stage starts from cross-entropy, but {config.method.name} works on cosines")
+        first = plain_run(config)
+        features = _second(config, _length(self.features, config), self.features_lr, self.sampler)
+        head = _second(first, _length(self.head, config), self.head_lr, self.sampler)
+        return (
+            Phase("stage1", first),
+            Phase("stage2", features, trains="body", begin=_take_weights),
+            Phase("", head, trains="head", begin=_take_weights),
+        )
+
+
+class _Fitted(Stages):
+    """Base of second stages that are an estimator, fitted to what the frozen network says of its training set."""
+
+    def __init__(self, estimator: PostHocMethod, passes: int) -> None:
+        self.estimator, self.passes = estimator, int(number("stage.passes", passes, low=1))
+
+    def phases(self, config: TrainConfig) -> tuple[Phase, ...]:
+        _require_one_network(config, self.method.name)
+        once = dataclasses.replace(config, epochs=1, schedule=ScheduleConfig("constant"))
+        trainer = partial(FittedTrainer, estimator=self.estimator, passes=self.passes)
+        return Phase("stage1", config), Phase("", once, begin=_take_weights, trainer=trainer, needs_teacher=False)
+
+
+@method(
+    "crt",
+    kind="stage",
+    family="head",
+    paper="arXiv:1910.09217",
+    space={"weight_decay": Float(1e-5, 1e-1, default=1e-2, log=True)},
+)
+class CRTStage(_Fitted):
+    """Classifier re-training as second stage: a new head on the frozen network's training features, classes counting alike.
+
+    Fitted exactly by :class:`classgap.posthoc.CRT` instead of by epochs with class-aware sampling.
+
+    When to use: long tails; the standard way to decouple features from the classifier.
+    Pitfalls: training features of a network that has memorised its training set say little about the tail: augment.
+
+    Args:
+        weight_decay: On the new weights, for features of mean square one.
+        passes: Passes over the augmented training set; one is enough without augmentation.
+    Reference: Kang et al., *Decoupling representation and classifier*, ICLR 2020.
+    """
+
+    def __init__(self, *, weight_decay: float = 1e-2, passes: int = 1) -> None:
+        super().__init__(posthoc.CRT(weight_decay=weight_decay), passes)
+
+
+@method(
+    "lws",
+    kind="stage",
+    family="norm",
+    paper="arXiv:1910.09217",
+    space={"form": Choice(("logits", "weights"), default="logits"), "ridge": Float(1e-4, 10.0, default=0.1, log=True)},
+)
+class LWSStage(_Fitted):
+    """Learnable weight scaling as second stage: one scale a class on the frozen network's training logits.
+
+    Fitted exactly by :class:`classgap.posthoc.LWS` instead of by epochs with class-aware sampling.
+
+    When to use: long tails where a whole new head would over-fit.
+    Pitfalls: logits of memorised training samples are all right and leave little to learn: augment.
+
+    Args:
+        form: ``"logits"`` scales the whole score, ``"weights"`` only the part before the bias.
+        ridge: Pull towards no change.
+        passes: Passes over the augmented training set; one is enough without augmentation.
+    Reference: Kang et al., *Decoupling representation and classifier*, ICLR 2020.
+    """
+
+    def __init__(self, *, form: str = "logits", ridge: float = 0.1, passes: int = 1) -> None:
+        super().__init__(posthoc.LWS(form=form, ridge=ridge), passes)
+
+
+@method(
+    "marc",
+    kind="stage",
+    family="margin",
+    paper="arXiv:2112.07225",
+    space={"gamma": Float(0.0, 2.0, default=1.2), "ridge": Float(1e-4, 10.0, default=0.1, log=True)},
+)
+class MARCStage(_Fitted):
+    """Margin calibration as second stage: a scale and an offset for each class's margin, on the frozen network's logits.
+
+    Fitted exactly by :class:`classgap.posthoc.MARC` to the training set, as published, instead of by iterations of SGD.
+
+    When to use: long tails; on balanced data fit it to held-out scores with ``classgap fix`` instead.
+    Pitfalls: logits of memorised training samples are all right and leave little to learn: augment.
+
+    Args:
+        gamma: Exponent of the class weights.
+        ridge: Pull towards no change.
+        passes: Passes over the augmented training set; one is enough without augmentation.
+    Reference: Wang et al., *Margin calibration for long-tailed visual recognition*, ACML 2022.
+    """
+
+    def __init__(self, *, gamma: float = 1.2, ridge: float = 0.1, passes: int = 1) -> None:
+        super().__init__(posthoc.MARC(gamma=gamma, ridge=ridge), passes)
+
+
+@method(
+    "disalign",
+    kind="stage",
+    family="margin",
+    paper="arXiv:2103.16370",
+    space={
+        "form": Choice(("paper", "code"), default="paper"),
+        "gamma": Float(0.0, 2.0, default=1.2),
+        "ridge": Float(1e-4, 10.0, default=0.1, log=True),
+    },
+)
+class DisAlignStage(_Fitted):
+    """Distribution alignment as second stage: a class-wise correction, applied as far as a confidence in the sample says.
+
+    Fitted by :class:`classgap.posthoc.DisAlign` to the frozen network's training logits and features.
+
+    When to use: long tails where one correction for all samples of a class is too crude.
+    Pitfalls: the correction is no part of the saved network, as it cannot be; ``classgap.posthoc.load`` reads it from the
+    folder of the run. Logits of memorised training samples leave little to learn: augment.
+
+    Args:
+        form: ``"paper"`` or ``"code"``.
+        gamma: Exponent of the class weights.
+        ridge: Pull towards no change.
+        passes: Passes over the augmented training set; one is enough without augmentation.
+    Reference: Zhang et al., *Distribution alignment*, CVPR 2021.
+    """
+
+    def __init__(self, *, form: str = "paper", gamma: float = 1.2, ridge: float = 0.1, passes: int = 1) -> None:
+        super().__init__(posthoc.DisAlign(form=form, gamma=gamma, ridge=ridge), passes)
+
+
+class FittedTrainer(Trainer):
+    """A last stage that is fitted in one go instead of trained. The network stays as the stage before left it.
+
+    Args:
+        estimator: What is fitted; the fitted one is written to the folder.
+        passes: Passes over the augmented training set.
+    """
+
+    def __init__(self, *args: Any, estimator: PostHocMethod, passes: int, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.estimator, self.passes = estimator, passes
+
+    def run(self) -> None:
+        """Fit, once."""
+        if self.finished:
+            return
+        self._begin()
+        started = time.perf_counter()
+        scores, features, y = self._fit()
+        if self.fabric.is_global_zero:
+            posthoc.save(self.estimator, self.folder)
+        mine = slice(self.fabric.global_rank, None, self.fabric.world_size)
+        corrected, y = self._corrected(scores, features)[mine], y[mine]
+        self.meter.add(corrected, features[mine], y, {"loss": F.cross_entropy(corrected, y)})
+        self._end_epoch({"epoch": self.epoch, "lr": 0.0, **self.meter.record()}, started)
+
+    def resume(self) -> None:
+        super().resume()
+        if self.finished:
+            self._fit()
+
+    def predict(self, split: Split) -> tuple[Tensor, Tensor]:
+        scores, features = super().predict(split)
+        return self._corrected(scores * _cosine_scale(self.criterion), features), features
+
+    def last_layer(self) -> tuple[Array | None, Array | None]:
+        weight, bias = super().last_layer()
+        # A correction of cosines is no linear layer on features; a head of its own is one whatever was there before.
+        foldable = type(self.estimator)._fold is not PostHocMethod._fold
+        if not foldable or (self.head == "cosine" and not self.estimator.uses_features):
+            return weight, bias
+        new_weight, new_bias = self.estimator.fold(weight, bias)
+        return np.float32(new_weight), np.float32(new_bias)
+
+    def weights(self) -> dict[str, Tensor]:
+        layer = dict(zip(("weight", "bias"), self.last_layer(), strict=True))
+        head = {f"{self.model.layer}.{k}": torch.from_numpy(v) for k, v in layer.items() if v is not None}
+        return {**super().weights(), **head}
+
+    def _fit(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Fit the estimator; returns what it was fitted to."""
+        scores, features, y = self._evidence()
+        scores *= _cosine_scale(self.criterion)
+        weight, bias = super().last_layer()
+        assert weight is not None
+        norms = np.ones(len(weight)) if self.head == "cosine" else np.linalg.norm(weight, axis=1)
+        self.estimator.fit(
+            scores.cpu().numpy(),
+            y.cpu().numpy(),
+            class_counts=self.data.class_counts.numpy(),
+            weight_norms=norms,
+            bias=np.zeros(len(norms)) if bias is None else bias,
+            features=features.cpu().numpy(),
+        )
+        return scores, features, y
+
+    @torch.no_grad()
+    def _evidence(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Scores, features and labels of the training set, augmented as in training, the network in evaluation mode."""
+        batches = copy.copy(self.batches)
+        batches.views, batches.mix, batches.order = 1, None, shuffled(len(self.data.train), self.config.seed)
+        self.model.eval()
+        rows = []
+        for turn in range(self.passes if batches.policies else 1):
+            for batch in batches.epoch(turn):
+                logits, features = self.model(batch.x)
+                rows.append((self.criterion.scores(logits, features).float(), features.float(), batch.y))
+        scores, features, y = (gather_rows(torch.cat(parts)) for parts in zip(*rows, strict=True))
+        return scores, features, y
+
+    def _corrected(self, scores: Tensor, features: Tensor) -> Tensor:
+        new = self.estimator.transform(scores.cpu().numpy(), features=features.cpu().numpy())
+        return torch.from_numpy(np.ascontiguousarray(new, dtype=np.float32)).to(scores.device)
+
+
+def with_epochs(config: TrainConfig, epochs: int) -> TrainConfig:
+    """``config`` with another length, its schedule stretched to it."""
+    share = epochs / config.epochs
+    schedule = dataclasses.replace(
+        config.schedule,
+        warmup=config.schedule.warmup * share,
+        milestones=tuple(max(1, round(epoch * share)) for epoch in config.schedule.milestones),
+    )
+    params = {**config.method.params, **({"epochs": epochs} if "epochs" in config.method.params else {})}
+    method = MethodConfig(config.method.name, params)
+    return dataclasses.replace(config, epochs=epochs, schedule=schedule, method=method)
+
+
+def _length(wanted: float, config: TrainConfig) -> int:
+    """Epochs: a share of the run if at most 1, otherwise their number."""
+    return max(1, round(wanted * config.epochs if wanted <= 1 else wanted))
+
+
+def _second(config: TrainConfig, epochs: int, lr: float, sampler: str) -> TrainConfig:
+    """A later stage: its own length and learning rate, falling along a cosine."""
+    return dataclasses.replace(
+        with_epochs(config, epochs),
+        optim=dataclasses.replace(config.optim, lr=lr),
+        schedule=ScheduleConfig(),
+        sampler=PartConfig(sampler),
+    )
+
+
+def _take_weights(trainer: Trainer, before: Trainer, *, head: bool = True) -> None:
+    """Start from the network of the stage before, with or without its head."""
+    if not trainer.fresh:
+        return
+    own = {f"{before.model.layer}.{name}" for name in ("weight", "bias")}
+    weights = {name: tensor for name, tensor in before.model.state_dict().items() if head or name not in own}
+    trainer.model.load_state_dict({**trainer.model.state_dict(), **weights})
+
+
+def _require_one_network(config: TrainConfig, stage: str) -> None:
+    if "experts" in registry.get("loss", config.method.name).needs:
+        raise InputError(f"stage {stage} works on one network, but method {config.method.name} trains several")
+
+
+def _cosine_scale(criterion: Any) -> float:
+    """What a loss on cosines multiplies them by before the softmax; 1 for one on plain logits."""
+    if "cosine_head" not in criterion.needs:
+        return 1.0
+    for name in ("s", "scale"):
+        if hasattr(criterion, name):
+            return float(getattr(criterion, name))
+    return _cosine_scale(criterion.base) if hasattr(criterion, "base") else 1.0
