@@ -131,7 +131,7 @@ def methods(head: Head) -> Iterator[tuple[str, PostHocMethod]]:
         yield "disalign (code)", DisAlign(form="code")
     yield "gap_dial (chosen)", GapDial()
     for strength in STRENGTHS[1:]:
-        yield f"gap_dial ({strength:g})", GapDial(strength=strength)
+        yield f"gap_dial ({strength:g})", GapDial(strength=strength, ridge=1.0)
 
 
 def rough_offsets(scores: np.ndarray, y: np.ndarray, power: float) -> np.ndarray:

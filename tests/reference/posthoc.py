@@ -48,7 +48,9 @@ def marc_by_sgd(scores, y, counts, norms, *, gamma, ridge, epochs=60, batch=32, 
             p /= p.sum(axis=1, keepdims=True)
             p[np.arange(batch), t] -= 1
             p *= (U[t] / U[t].sum())[:, None]
-            gradient = np.concatenate([(p * z).sum(0), p.sum(0) * norms]) + ridge / K * (theta - np.repeat([1.0, 0.0], K))
+            gradient = np.concatenate([(p * z).sum(0), p.sum(0) * norms]) + ridge / K * (
+                theta - np.repeat([1.0, 0.0], K)
+            )
             velocity = momentum * velocity + gradient
             theta = theta - 0.5 * lr * (1 + math.cos(math.pi * done / steps)) * velocity
             done += 1

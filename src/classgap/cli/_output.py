@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -129,13 +129,15 @@ def judge(result: AuditReport | Comparison, fail_if: Sequence[str]) -> None:
         raise typer.Exit(1)
 
 
-def write_report(result: AuditReport | Comparison, folder: Path, source: str) -> None:
-    """Write the page, Markdown, JSON and every figure as PNG and SVG."""
+def write_report(
+    result: AuditReport | Comparison, folder: Path, source: str, more: Mapping[str, Any] | None = None
+) -> None:
+    """Write the page, Markdown, JSON and every figure as PNG and SVG; ``more`` are further charts by name."""
     from classgap.measure import html, plot
     from classgap.measure.comparison import Comparison
 
     (folder / "figures").mkdir(parents=True, exist_ok=True)
-    charts = plot.figures(result)
+    charts = {**plot.figures(result), **(more or {})}
     if isinstance(result, Comparison):
         html.render_comparison(result, folder / "report.html", source=source, charts=charts)
     else:

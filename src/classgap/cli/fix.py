@@ -39,7 +39,10 @@ def fix(
         ),
     ] = "balanced",
     report_share: Annotated[
-        float, typer.Option(help="Share of samples set aside for the report.", rich_help_panel="How to choose")
+        float,
+        typer.Option(
+            help="Share of samples set aside for the report.", rich_help_panel="How to choose", show_default="a third"
+        ),
     ] = 1 / 3,
     folds: Annotated[int, typer.Option(min=2, help="Of the cross-fitting.", rich_help_panel="How to choose")] = 5,
     seed: options.Seed = 0,
@@ -49,33 +52,36 @@ def fix(
 ) -> None:
     """Close the gap of a trained model without retraining.
 
-    FILE holds logits (or features with the last layer's weight and bias) and true labels of samples the model was NOT
+    FILE holds true labels and logits (or features with the last layer's weight and bias) of samples the model was NOT
     trained on: a validation set, or out-of-fold scores. A third of them is set aside. On the rest every post-hoc method
     is fitted and cross-fitted, and the rule chooses; the samples set aside then say what it is worth.
 
     \b
-    classgap fix val_logits.npz                               arrays: scores, y_true; optional: features, weight, bias
-    classgap fix val.parquet --scores logit_ --true label --train-counts train_counts.csv
+    classgap fix val.npz                   arrays: scores, y_true; also features,
+                                           weight, bias, train_counts, class_names
+    classgap fix val.csv --scores logit_ --true label --train-counts counts.csv
     classgap fix val.npz --rule best_overall --out fixed
 
     \b
-    Rules
-    hard_if_overall_holds   largest gain of the hard third with overall not significantly worse (default)
-    hard_if_overall_gains   largest gain of the hard third with overall no lower
-    best_hard               largest gain of the hard third, at any cost
-    best_overall            largest gain overall
+    Rules: which method to choose
+    hard_if_overall_holds  largest gain of the hard third with overall not
+                           significantly worse (default)
+    hard_if_overall_gains  largest gain of the hard third, overall no lower
+    best_hard              largest gain of the hard third, at any cost
+    best_overall           largest gain overall
 
     \b
-    Writes to DIR
-    report.html, .md, .json, figures/   the chosen method against the uncorrected scores, on the samples set aside
-    methods.md                          all methods
-    method/                             the chosen method; read it with classgap.posthoc.load("DIR/method")
-    head.safetensors                    the corrected last layer, if FILE holds its weight
-    predictions.csv                     before and after, with the part each sample was in
+    Written to DIR
+    report.html .md .json  chosen method on the samples set aside; figures/
+    methods.md             all methods with their intervals
+    method/                the chosen method, for classgap.posthoc.load
+    head.safetensors       corrected last layer, if FILE holds its weight
+    predictions.csv        labels before and after
     If no method helps beyond noise, only the reports are written.
     """
     from classgap.cli._output import console, working, write_report
     from classgap.measure.tables import Columns, read_names, read_predictions, read_train_counts
+    from classgap.posthoc._figure import frontier
     from classgap.posthoc._repair import repair
 
     with working("reading"):
@@ -111,8 +117,8 @@ def fix(
     (out / "methods.md").write_text(methods_markdown(result, overall), encoding="utf-8")
     if result.chosen is not None:
         with working("writing"):
-            write_report(_named(result, found), out, source=f"{files[0].name}: {result.chosen}")
-            _write_frontier(result, overall, out / "figures")
+            charts = {"frontier": frontier(result, overall)}
+            write_report(_named(result, found), out, source=f"{files[0].name}: {result.chosen}", more=charts)
             if result.helps:
                 _write_method(result, found, evidence.logits, out)
     screen.print(f"Written to {out}", soft_wrap=True)
@@ -190,30 +196,33 @@ def _rows(result: Repair, overall: str) -> list[tuple[str, ...]]:
     ]
 
 
-_HEADS = ("method", "hard, choosing", "overall, choosing", "hard, report", "overall, report", "verdict")
+_HEADS = ("method", "hard cv", "overall cv", "hard", "overall", "verdict")
 
 
 def _table(result: Repair, overall: str) -> Table:
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    caption = "cv: cross-fitted, what the rule sees; other columns: samples set aside; points, + and − beyond noise"
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption=caption, caption_justify="left")
+    # intervals of the choosing part are in methods.md: they do not fit a terminal
     for i, head in enumerate(_HEADS):
-        if i != 2:  # shown in methods.md; six columns do not fit a terminal
-            table.add_column(head, justify="right" if 0 < i < 5 else "left", no_wrap=True)
-    for row in _rows(result, overall):
-        table.add_row(*row[:2], *row[3:], style="bold" if row[0].startswith("→") else "")
+        table.add_column(head, justify="right" if 0 < i < 5 else "left", no_wrap=i < 5)
+    for name, hard, balanced, *report in _rows(result, overall):
+        choosing = hard.split(" ")[0], balanced.split(" ")[0]
+        table.add_row(name, *choosing, *report, style="bold" if name.startswith("→") else "")
     return table
 
 
 def methods_markdown(result: Repair, overall: str) -> str:
     """All methods as a Markdown table, with how they were fitted and chosen."""
+    counted = "mean over classes" if overall == "balanced" else "mean over samples"
     lines = [
         "# Methods tried",
         "",
         "Differences to the uncorrected scores in points, with 95 % paired intervals; + and − mark those beyond noise. "
-        f'"Choosing" is cross-fitted, "report" is measured on {len(result.report_rows):,} samples that had no say in any fit or '
-        f"choice. Rule: {result.rule}. Overall: {'mean over classes' if overall == 'balanced' else 'mean over samples'}.",
+        f'"cv" is cross-fitted and what the rule sees; the other columns are measured on {len(result.report_rows):,} samples '
+        f"that had no say in any fit or choice. Rule: {result.rule}. Overall: {counted}.",
         "",
         "| " + " | ".join(_HEADS) + " |",
         "|" + "---|" * len(_HEADS),
@@ -237,15 +246,6 @@ def _named(result: Repair, found: Predictions) -> Comparison:
     ]
     before, after = (audit(s.y_true, s.y_pred, class_names=found.classes) for s in samples if s is not None)
     return compare(before, after)
-
-
-def _write_frontier(result: Repair, overall: str, folder: Path) -> None:
-    from classgap.measure import plot
-    from classgap.posthoc._figure import frontier
-
-    chart = frontier(result, overall)
-    for ending in ("png", "svg"):
-        plot.save(chart, folder / f"frontier.{ending}")
 
 
 def _write_method(result: Repair, found: Predictions, scores: NDArray[np.floating[Any]], out: Path) -> None:

@@ -36,6 +36,13 @@ if TYPE_CHECKING:
 
 Charts: TypeAlias = "Mapping[str, alt.TopLevelMixin]"
 _TILES = ("overall", "balanced", "easy", "medium", "hard", "worst", "worst_decile", "gap")
+_COMPARISON_FIGURES = {
+    "frontier": (
+        "What each method trades",
+        "Change of the hard third against change overall, on samples no method was fitted or chosen on; s is the gap dial's "
+        "strength, whiskers are 95 % intervals, the ring marks the chosen method.",
+    ),
+}
 _FIGURES = {
     "spread_accuracy": (
         "Spread against accuracy",
@@ -123,6 +130,7 @@ def render_comparison(
         comparison=comparison, **_verdict(comparison.verdict.sentence), tone=_TONES.get(comparison.verdict.kind, "neutral"),
         facts=facts, who=_who(comparison),
         tiles=[_change_tile(comparison, name) for name in _TILES if name in comparison.metrics],
+        more_figures=[(name, *words) for name, words in _COMPARISON_FIGURES.items() if name in charts],
         dumbbell_caption="All classes, largest gain first." if shown == comparison.num_classes
         else f"The {shown} classes with the largest gains and losses of {comparison.num_classes:,}.",
         rankings=[(name, RANKINGS[name]) for name in comparison.groups],

@@ -84,8 +84,9 @@ def repair(
 ) -> Repair:
     """Split, fit, choose, report.
 
-    A stratified ``report_share`` of the samples (one half, a third, a quarter, …) is set aside. On the rest every method is cross-fitted, the rule chooses from
-    those comparisons, and all are fitted once more. Only then is each measured on the samples set aside.
+    A stratified ``report_share`` of the samples (one half, a third, a quarter, …) is set aside. On the rest every method is
+    cross-fitted, the rule chooses from those comparisons, and all are fitted once more. Only then is each measured on the
+    samples set aside.
     """
     number("report_share", report_share, low=0.05, high=0.5)
     choose({}, rule, overall)  # a name that does not exist is an error before any work
