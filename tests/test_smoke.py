@@ -1,130 +1,66 @@
-"""Every registered loss, optimiser and sampler trains a small network on real digits for two epochs: finite and useful.
-
-The loop here is what a user writes by hand; it reads what a method needs from its declaration.
-"""
+"""Every registered loss, stage, sampler and optimiser trains a small network on real digits: finite, and better than chance."""
 
 from __future__ import annotations
 
-import inspect
-from typing import Any
+from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
-from sklearn.datasets import load_digits
-from torch import Tensor, nn
-from torch.nn import functional as F
 
 from classgap import registry
-from classgap.heads import CosineHead, FeatureTap
-from classgap.losses import ClassLoss
-from classgap.models import Experts
-from classgap.samplers import EpochSampler, PByQSampler
+from classgap.train import TrainConfig, fit
 
-CLASSES, WIDTH, EPOCHS, BATCH = 10, 32, 2, 32
-LONG_TAIL = [120 - 11 * k for k in range(CLASSES)]  # 120 down to 21 training samples a class
-
-
-@pytest.fixture(scope="module")
-def digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Training images and labels with a mild long tail, and balanced test ones."""
-    images, labels = (torch.as_tensor(part) for part in load_digits(return_X_y=True))
-    images, order = images.float() / 16, torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
-    train, test = [], []
-    for k, count in enumerate(LONG_TAIL):
-        members = order[labels[order] == k]
-        train.append(members[:count])
-        test.append(members[-50:])
-    return images[torch.cat(train)], labels[torch.cat(train)], images[torch.cat(test)], labels[torch.cat(test)]
+SMALL = [
+    *("data.per_class=60", "data.profile=exponential", "data.imbalance=4", "data.val_fraction=0"),
+    *("model=mlp-32", "batch=16", "epochs=2", "optim.lr=0.05"),
+]
+# Batches of 8 × 2 samples; the others need nothing.
+SAMPLER_SETTINGS = {"p_by_q": ["sampler.classes=8", "sampler.samples=2"]}
 
 
-def network(cosine: bool) -> FeatureTap:
-    head = CosineHead(WIDTH, CLASSES) if cosine else nn.Linear(WIDTH, CLASSES)
-    return FeatureTap(nn.Sequential(nn.Linear(64, WIDTH), nn.BatchNorm1d(WIDTH), nn.ReLU(), head))
+def accuracy(folder: Path, *settings: str) -> float:
+    result = fit(TrainConfig().override([*SMALL, *settings]), folder / "run", accelerator="cpu")
+    assert np.isfinite(result.test.scores).all()
+    assert all(np.isfinite(record["train"]["loss"]) for record in result.history)
+    return float((result.test.y_pred == result.test.y_true).mean())
 
 
-def build(spec: registry.Method) -> ClassLoss:
-    wanted = inspect.signature(spec.cls).parameters
-    offered = {"num_features": WIDTH, "class_counts": LONG_TAIL, "epochs": EPOCHS, "slots": 256}
-    params = {key: value for key, value in offered.items() if key in wanted}
-    criterion: ClassLoss = spec.build(num_classes=CLASSES, **params)
-    return criterion
+def names(kind: registry.Kind) -> list[str]:
+    return [spec.name for spec in registry.methods(kind)]
 
 
-def train(criterion: ClassLoss, data: Any, *, sampler: EpochSampler | None = None, wrap: Any = None) -> float:
-    """Balanced accuracy on the test images after training as the declaration asks."""
-    images, labels, test_images, test_labels = data
-    cosine, views = "cosine_head" in criterion.needs, getattr(criterion, "views", 1)
-    members = criterion.experts if "experts" in criterion.needs else 1
-    model = Experts(network(cosine) for _ in range(members)) if "experts" in criterion.needs else network(cosine)
-    if "teacher" in criterion.needs:
-        criterion.bind_teacher(taught(images, labels))
-    base = torch.optim.SGD([*model.parameters(), *criterion.parameters()], lr=0.03, momentum=0.9)
-    optimizer = base if wrap is None else wrap(base)
-
-    def training_pass():
-        model.eval()
-        with torch.no_grad():
-            logits, features = model(images)
-        model.train()
-        yield logits, labels, features, torch.arange(len(labels))
-
-    for epoch in range(EPOCHS):
-        model.train()
-        criterion.train()
-        criterion.start_epoch(epoch, training_pass)
-        order = torch.randperm(len(labels)) if sampler is None else sampler(epoch)
-        for rows in order.split(BATCH):
-            if len(rows) < 2:
-                continue
-            x = torch.cat([images[rows] + 0.05 * torch.randn(len(rows), 64) for _ in range(views)])
-            y, index = labels[rows].repeat(views), rows.repeat(views)
-
-            def backward(x=x, y=y, index=index, epoch=epoch) -> None:
-                logits, features = model(x)
-                loss = criterion(logits, y, features=features, index=index, epoch=epoch)
-                assert torch.isfinite(loss)
-                loss.backward()
-
-            criterion.observe(x)
-            optimizer.zero_grad()
-            backward()
-            if wrap is not None:
-                with optimizer.perturbed(model, criterion):
-                    backward()
-            optimizer.step()
-    model.eval()
-    with torch.no_grad():
-        scores = criterion.scores(*model(test_images))
-    return (scores.argmax(1) == test_labels).float().mean().item()
+@pytest.mark.parametrize("name", names("loss"))
+def test_every_loss_learns(tmp_path: Path, name: str) -> None:
+    assert accuracy(tmp_path, f"method={name}") > 0.3  # chance is 0.1
 
 
-def taught(images: Tensor, labels: Tensor) -> nn.Module:
-    teacher = network(cosine=False)
-    optimizer = torch.optim.SGD(teacher.parameters(), lr=0.1, momentum=0.9)
-    for rows in torch.arange(len(labels)).repeat(3).split(BATCH):
-        optimizer.zero_grad()
-        F.cross_entropy(teacher(images[rows])[0], labels[rows]).backward()
-        optimizer.step()
-    return teacher
+@pytest.mark.parametrize("name", names("stage"))
+def test_every_stage_learns(tmp_path: Path, name: str) -> None:
+    assert accuracy(tmp_path, f"stage={name}") > 0.3
 
 
-@pytest.mark.parametrize("spec", registry.methods("loss"), ids=lambda spec: spec.name)
-def test_every_loss_learns(spec, digits):
-    torch.manual_seed(0)
-    assert train(build(spec), digits) > 0.3  # chance is 0.1
+@pytest.mark.parametrize("name", names("sampler"))
+def test_every_sampler_feeds_training(tmp_path: Path, name: str) -> None:
+    assert accuracy(tmp_path, f"sampler={name}", *SAMPLER_SETTINGS.get(name, [])) > 0.3
 
 
-@pytest.mark.parametrize("spec", registry.methods("optimizer"), ids=lambda spec: spec.name)
+@pytest.mark.parametrize("name", names("optimizer"))
 @pytest.mark.parametrize("loss", ["cross_entropy", "mr2", "gml", "lff"])
-def test_every_optimiser_learns_also_with_stateful_losses(spec, loss, digits):
-    torch.manual_seed(0)
-    criterion = build(registry.get("loss", loss))
-    assert train(criterion, digits, wrap=lambda base: spec.build(base=base)) > 0.3
+def test_every_wrapper_learns_also_with_stateful_losses(tmp_path: Path, name: str, loss: str) -> None:
+    assert accuracy(tmp_path, f"wrapper={name}", f"method={loss}", "optim.accumulate=2") > 0.3
 
 
-@pytest.mark.parametrize("spec", registry.methods("sampler"), ids=lambda spec: spec.name)
-def test_every_sampler_feeds_training(spec, digits):
-    torch.manual_seed(0)
-    params = {"classes": 8, "samples": 4} if spec.cls is PByQSampler else {}
-    sampler = spec.build(labels=digits[1], **params)
-    assert train(build(registry.get("loss", "cross_entropy")), digits, sampler=sampler) > 0.3
+@pytest.mark.parametrize("mix", ["mixup", "cutmix"])
+@pytest.mark.parametrize("loss", ["cross_entropy", "mr2", "dbm", "bcl", "ncl", "gml"])
+def test_soft_targets_of_mixed_samples_suit_losses_of_every_kind(tmp_path: Path, mix: str, loss: str) -> None:
+    assert accuracy(tmp_path, f"mix={mix}", f"method={loss}", "mix.alpha=0.2") > 0.2
+
+
+def test_two_stage_contrast(tmp_path: Path) -> None:
+    assert accuracy(tmp_path, "method=supcon", "method.ce_weight=0", "stage=linear_probe") > 0.3
+
+
+def test_margins_inside_other_methods(tmp_path: Path) -> None:
+    base = ("method.base=dbm", 'method.base_params={"variant": "bs"}')
+    for name in ("bcl", "ncl", "gml", "drw"):
+        assert accuracy(tmp_path / name, f"method={name}", *base) > 0.3

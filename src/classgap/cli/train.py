@@ -49,7 +49,9 @@ def train(
     from classgap.cli._progress import RunProgress
     from classgap.train import fit
 
-    console.print(f"{config.data.name} · {config.model.name} · {config.method.name} → {folder}", highlight=False)
+    parts = (p.name for p in (config.stage, config.wrapper, config.sampler, config.mix) if p.name != "none")
+    what = " · ".join((config.data.name, config.model.name, config.method.name, *parts))
+    console.print(f"{what} → {folder}", highlight=False)
     try:
         with RunProgress(console) as progress:
             progress.start(config.method.name)

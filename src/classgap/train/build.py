@@ -41,6 +41,17 @@ class Network:
         return int(getattr(self.criterion, "views", 1))
 
 
+def declared_loss(config: TrainConfig) -> registry.Method:
+    """What is known of the method; the name of something else is an error that says where it belongs."""
+    name = config.method.name
+    sections: dict[registry.Kind, str] = {"stage": "stage", "sampler": "sampler", "optimizer": "wrapper"}
+    if name not in {m.name for m in registry.methods("loss")}:
+        for kind, section in sections.items():
+            if name in {m.name for m in registry.methods(kind)}:
+                raise InputError(f"method={name}: {name} goes around any method; set {section}={name}")
+    return registry.get("loss", name)
+
+
 def build_network(config: TrainConfig, data: TrainingData, *, teacher: nn.Module | None = None) -> Network:
     """Model and loss, each with what the other asks for."""
     first = _plain_model(config, data)
@@ -59,7 +70,7 @@ def build_network(config: TrainConfig, data: TrainingData, *, teacher: nn.Module
 
 def build_criterion(config: TrainConfig, data: TrainingData, **offered: Any) -> ClassLoss:
     """The loss a configuration names, for these data; of what is ``offered`` it gets what its constructor takes."""
-    spec = _declared("loss", config.method.name, setting="method")
+    spec = declared_loss(config)
     offered |= {"num_classes": data.num_classes, "class_counts": data.class_counts, "epochs": config.epochs}
     criterion: ClassLoss = spec.build(**_arguments(spec, offered, config.method.params))
     return criterion
@@ -128,18 +139,6 @@ def _head(config: TrainConfig, criterion: ClassLoss) -> str:
     if config.model.head == "linear" and wanted == "cosine":
         raise InputError(f"method {criterion.name} works on cosines; set model.head=cosine, or leave it at auto")
     return wanted if config.model.head == "auto" else config.model.head
-
-
-def _declared(kind: registry.Kind, name: str, *, setting: str) -> registry.Method:
-    """The method of that name; one of another kind is an error that says where it belongs."""
-    homes: dict[registry.Kind, str] = {"stage": "stage", "sampler": "sampler", "optimizer": "wrapper"}
-    if name not in {m.name for m in registry.methods(kind)}:
-        for other, section in homes.items():
-            if name in {m.name for m in registry.methods(other)}:
-                raise InputError(
-                    f"{setting}={name}: {name} is a {other}, which goes around any method; set {section}={name}"
-                )
-    return registry.get(kind, name)
 
 
 def _arguments(spec: registry.Method, offered: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:

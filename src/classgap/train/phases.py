@@ -15,7 +15,7 @@ from torch import nn
 from classgap import registry
 from classgap._checks import InputError
 from classgap.data import TrainingData
-from classgap.train.build import build_network
+from classgap.train.build import build_network, declared_loss
 from classgap.train.config import MethodConfig, PartConfig, TrainConfig
 from classgap.train.folder import read_run, write_results, write_run
 from classgap.train.loop import Progress, Trainer, Trains, Watcher
@@ -81,7 +81,7 @@ def _open(
     phases: tuple[Phase, ...], data: TrainingData, fabric: Fabric, folder: Path, watch: Watcher | None
 ) -> Trainer:
     *earlier, last = phases
-    taught = last.needs_teacher and "teacher" in registry.get("loss", last.config.method.name).needs
+    taught = last.needs_teacher and "teacher" in declared_loss(last.config).needs
     teacher = _given_teacher(last.config, data) if taught and last.config.teacher is not None else None
     trainer = last.trainer(last.config, data, fabric, folder, watch, trains=last.trains, teacher=teacher)
 

@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from classgap import posthoc, registry
+from classgap import posthoc
 from classgap._checks import InputError, number
 from classgap.data import Split, shuffled
 from classgap.posthoc import PostHocMethod
 from classgap.registry import Choice, Float, Int, method
 from classgap.samplers import RepeatSampler, error_repeats
 from classgap.stats import gather_rows
+from classgap.train.build import declared_loss
 from classgap.train.config import MethodConfig, PartConfig, ScheduleConfig, TrainConfig
 from classgap.train.loop import Array, Trainer
 from classgap.train.phases import Phase, Stages, plain_run
@@ -142,7 +143,7 @@ class ThreeStage(Stages):
 
     def phases(self, config: TrainConfig) -> tuple[Phase, ...]:
         _require_one_network(config, "three_stage")
-        if "cosine_head" in registry.get("loss", config.method.name).needs:
+        if "cosine_head" in declared_loss(config).needs:
             raise InputError(f"stage three_stage starts from cross-entropy, but {config.method.name} works on cosines")
         first = plain_run(config)
         features = _second(config, _length(self.features, config), self.features_lr, self.sampler)
@@ -399,7 +400,7 @@ def _take_weights(trainer: Trainer, before: Trainer, *, head: bool = True) -> No
 
 
 def _require_one_network(config: TrainConfig, stage: str) -> None:
-    if "experts" in registry.get("loss", config.method.name).needs:
+    if "experts" in declared_loss(config).needs:
         raise InputError(f"stage {stage} works on one network, but method {config.method.name} trains several")
 
 
