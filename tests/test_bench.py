@@ -441,7 +441,8 @@ def test_archives_are_found_by_name_on_every_machine(tmp_path: Path, monkeypatch
     assert load_source("npz:there.npz").in_shape == (3,)
 
 
-def test_interrupting_leaves_no_process_and_loses_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+def test_interrupting_leaves_no_process_and_loses_nothing(tmp_path: Path, how: signal.Signals) -> None:
     (tmp_path / "mine.py").write_text(textwrap.dedent(SUITE_FILE).replace("epochs=2", "epochs=3000"))
     with subprocess.Popen(
         [*CLI, "mine.py"], cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
@@ -449,7 +450,7 @@ def test_interrupting_leaves_no_process_and_loses_nothing(tmp_path: Path) -> Non
         deadline = time.monotonic() + 120
         while not list(tmp_path.glob("runs/bench/mine/jobs/*/checkpoint.pt")) and time.monotonic() < deadline:
             time.sleep(0.1)
-        run.send_signal(signal.SIGINT)
+        run.send_signal(how)
         _, errors = run.communicate(timeout=60)
     assert run.returncode == 130, errors
     assert "the same command goes on" in errors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import queue
@@ -108,6 +109,7 @@ def _died(code: int) -> str:
 def work(jobs: Sequence[Job], out: Path, results: Path, threads: int, session: str, events: Any) -> None:
     """Take one free job after the other until all are done; the main function of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends its workers
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # not a line on precision for every job
     import torch
 
     from classgap.bench.results import append_results

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -137,12 +138,16 @@ def _run(
     _find_data(suite, left)
     by_key = {job.key: job for job in left}
     screen.print(f"{suite.name}: {len(by_key)} of {len(jobs)} jobs to run in {folder} → {results}", soft_wrap=True)
+    # A batch system's request to end is like Ctrl-C: workers must not outlive this process.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with BenchProgress(screen, by_key, list(found.values()), workers) as progress:
             errors = run_jobs(left, folder, results=results, workers=workers, threads=threads, tell=progress.tell)
     except KeyboardInterrupt:
         screen.print("interrupted; the same command goes on from here")
         raise typer.Exit(130) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
     for key, error in errors.items():
         screen.print(Text(f"{by_key[key].name} could not be run: {error.strip()}", style="red"), soft_wrap=True)
     return len(errors)

@@ -137,7 +137,7 @@ def _read_idx(folder: Path, name: str) -> Array:
     raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     rank = raw[3]
     shape = np.frombuffer(raw, ">u4", count=rank, offset=4)
-    return np.frombuffer(raw, np.uint8, offset=4 + 4 * rank).reshape(shape)
+    return np.frombuffer(bytearray(raw), np.uint8, offset=4 + 4 * rank).reshape(shape)  # writable, as torch wants
 
 
 def _cifar(classes: int) -> Callable[[Path, bool], Source]:
