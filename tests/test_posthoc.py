@@ -16,7 +16,12 @@ from classgap.posthoc import PostHocMethod, load, save
 from posthoc_data import Task, long_tailed_task
 
 METHODS = {m.name: m for m in registry.methods("posthoc")}
+QUICK = {"gap_dial": {"strength": 2.0, "ridge": 1.0}}  # cross-fitting has tests of its own
 FOLDABLE = [name for name in METHODS if name != "disalign"]
+
+
+def build(name: str) -> PostHocMethod:
+    return METHODS[name].build(**QUICK.get(name, {}))
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +31,7 @@ def task() -> Task:
 
 @pytest.fixture(scope="module", params=sorted(METHODS))
 def fitted(request: pytest.FixtureRequest, task: Task) -> PostHocMethod:
-    return METHODS[request.param].cls().fit(task.scores, task.y, **task.context)
+    return build(request.param).fit(task.scores, task.y, **task.context)
 
 
 def test_every_public_estimator_is_declared() -> None:
@@ -95,7 +100,7 @@ def test_saved_and_loaded(fitted: PostHocMethod, task: Task, tmp_path) -> None:
 
 @pytest.mark.parametrize("name", FOLDABLE)
 def test_folded_head_gives_the_same_scores(name: str, task: Task) -> None:
-    method = METHODS[name].cls().fit(task.scores, task.y, **task.context)
+    method = build(name).fit(task.scores, task.y, **task.context)
     weight, bias = method.fold(task.weight, task.bias)
     expected = method.transform(task.scores, features=task.features)
     np.testing.assert_allclose(task.features @ weight.T + bias, expected, atol=1e-9)
@@ -113,7 +118,7 @@ def test_fold_writes_into_a_torch_layer(name: str, has_bias: bool, task: Task) -
         features = torch.from_numpy(task.features).float()
         scores = layer(features).numpy()
         context = {**task.context, "bias": task.bias if has_bias else None}
-        method = METHODS[name].cls().fit(scores, task.y, **context)
+        method = build(name).fit(scores, task.y, **context)
         expected = method.predict(scores, features=task.features)
         assert method.fold(layer) is layer
         np.testing.assert_array_equal(layer(features).argmax(1).numpy(), expected)
@@ -133,7 +138,7 @@ def test_class_without_samples_keeps_its_column(name: str, task: Task) -> None:
     context = {**task.context, "features": task.features[rows]}
     if name == "gap_dial":
         context["class_counts"] = np.full(5, 100)  # otherwise its prior step moves the column too
-    method = METHODS[name].cls().fit(task.scores[rows], task.y[rows], **context)
+    method = build(name).fit(task.scores[rows], task.y[rows], **context)
     corrected = method.transform(task.scores, features=task.features)[:, 2]
     # a temperature is common to all classes, so it applies to this one as well
     common = {"temperature_scaling", "gap_dial"}
@@ -145,7 +150,7 @@ def test_class_without_samples_keeps_its_column(name: str, task: Task) -> None:
 def test_shift_of_all_scores_of_a_sample_is_harmless_to_offsets(name: str, task: Task) -> None:
     """Scores of a thousand must not overflow anywhere."""
     scores = (task.scores + 1000).astype(np.float32)
-    method = METHODS[name].cls().fit(scores, task.y, **task.context)
+    method = build(name).fit(scores, task.y, **task.context)
     assert np.isfinite(method.predict_proba(scores, features=task.features)).all()
 
 
@@ -177,7 +182,7 @@ def test_shift_of_all_scores_of_a_sample_is_harmless_to_offsets(name: str, task:
 def test_bad_input_says_what_to_do(name: str, change: dict, message: str, task: Task) -> None:
     arguments = {"scores": task.scores, "y": task.y, **task.context, **change}
     with pytest.raises(InputError, match=message):
-        METHODS[name].cls().fit(arguments.pop("scores"), arguments.pop("y"), **arguments)
+        build(name).fit(arguments.pop("scores"), arguments.pop("y"), **arguments)
 
 
 def test_two_samples(task: Task) -> None:
@@ -201,8 +206,8 @@ def test_wrong_width_at_prediction(fitted: PostHocMethod, task: Task) -> None:
 def test_zero_count_falls_back(task: Task) -> None:
     counts = task.counts.copy()
     counts[4] = 0
-    for declared in METHODS.values():
-        method = declared.cls().fit(task.scores, task.y, **{**task.context, "class_counts": counts})
+    for name in METHODS:
+        method = build(name).fit(task.scores, task.y, **{**task.context, "class_counts": counts})
         assert np.isfinite(method.transform(task.scores, features=task.features)).all()
     assert METHODS["logit_adjustment"].cls().fit(task.scores, task.y, class_counts=counts).offset_[4] == 0
 
