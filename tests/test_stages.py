@@ -187,11 +187,21 @@ def test_settings_that_cannot_work_cost_nothing(tmp_path: Path, settings: list[s
 # --- what the loop supplies -----------------------------------------------------------------------------------------
 
 
+def test_rectangles_need_images(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    arrays = {"x_train": rng.normal(size=(40, 5)), "y_train": np.arange(40) % 4}
+    np.savez(tmp_path / "d.npz", **arrays, x_test=arrays["x_train"], y_test=arrays["y_train"])
+    with pytest.raises(InputError, match="holds vectors; set mix=mixup"):
+        run(tmp_path / "run", f"data=npz:{tmp_path / 'd.npz'}", "data.per_class=none", "mix=cutmix")
+
+
 def test_a_head_is_chosen_and_said(tmp_path: Path) -> None:
     notes: list[str] = []
     result = run(tmp_path / "auto", "method=dbm", "epochs=1", watch=lambda p: notes.append(p.note))
     assert result.test.bias is None
     assert "head: cosine, since dbm works on cosines" in notes
+    run(tmp_path / "views", "method=supcon", "epochs=1", watch=lambda p: notes.append(p.note))
+    assert any("all alike without augmentation" in note for note in notes)
     run(tmp_path / "said", "method=dbm", "epochs=1", "model.head=cosine")
     assert equal(weights(tmp_path / "auto"), weights(tmp_path / "said"))
 

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 from classgap.train.config import (
     DataConfig,
     MethodConfig,
+    MixConfig,
     ModelConfig,
     OptimConfig,
+    PartConfig,
     ScheduleConfig,
     TrainConfig,
 )
@@ -29,8 +31,10 @@ _LAZY = {
 __all__ = [
     "DataConfig",
     "MethodConfig",
+    "MixConfig",
     "ModelConfig",
     "OptimConfig",
+    "PartConfig",
     "Predictions",
     "Progress",
     "ScheduleConfig",

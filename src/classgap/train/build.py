@@ -88,15 +88,17 @@ def build_order(config: TrainConfig, data: TrainingData) -> EpochSampler:
     return order
 
 
-def build_mix(config: MixConfig, num_classes: int) -> Mix | None:
+def build_mix(config: MixConfig, data: TrainingData) -> Mix | None:
     """How the samples of a batch are mixed, if they are."""
     if config.name == "none":
         return None
+    if config.name == "cutmix" and len(data.in_shape) != 3:
+        raise InputError(f"mix=cutmix needs images, but {data.name} holds vectors; set mix=mixup")
     function: Any = {"mixup": mixup, "cutmix": cutmix}[config.name]
     strength = {} if config.alpha is None else {"alpha": config.alpha}
 
     def mix(inputs: Tensor, target: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-        mixed: tuple[Tensor, Tensor] = function(inputs, target, num_classes, rng, **strength)
+        mixed: tuple[Tensor, Tensor] = function(inputs, target, data.num_classes, rng, **strength)
         return mixed
 
     return mix

@@ -101,7 +101,7 @@ class Trainer:
             normalise=self.normalise,
             policies=policies(data.augment, data.mean),
             views=network.views,
-            mix=build_mix(config.mix, data.num_classes),
+            mix=build_mix(config.mix, data),
             seed=config.seed,
             rank=fabric.global_rank,
             world=fabric.world_size,
@@ -148,8 +148,11 @@ class Trainer:
             torch.manual_seed(mixed_seed(self.config.seed, self.fabric.global_rank, 2))  # dropout differs between them
         lengths = (self.batches.steps(epoch) for epoch in range(self.config.epochs))
         self._steps_until = [0, *itertools.accumulate(lengths)]
+        name = self.config.method.name
         if self.head == "cosine" and self.config.model.head == "auto":
-            self._tell(note=f"head: cosine, since {self.config.method.name} works on cosines")
+            self._tell(note=f"head: cosine, since {name} works on cosines")
+        if self.batches.views > 1 and not self.batches.policies:
+            self._tell(note=f"the views {name} compares are all alike without augmentation; see data.augment")
 
     def _end_epoch(self, record: dict[str, Any], started: float) -> None:
         if self.data.val is not None:

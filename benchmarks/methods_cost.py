@@ -1,0 +1,86 @@
+"""What a training step costs with each method, as a ratio to cross-entropy: CPU time of one thread, in one run.
+
+python benchmarks/methods_cost.py              # write benchmarks/methods_cost.json
+python benchmarks/methods_cost.py mr2 dbm      # measure only these and print them
+
+A step is what the training loop does with a batch of 64 random images of 32 × 32 pixels and 100 classes on a ResNet-20:
+augmentation, all forward and backward passes, a teacher or further networks where the method has them, the optimiser and the
+log. Steps with cross-entropy and with the method alternate, and the best of each counts; what a method does once an epoch, and
+the training of a teacher, does not. A larger network brings the ratio of any method that only adds arithmetic on logits or
+features closer to 1. The row of cross-entropy itself shows what is noise.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from machine import describe
+
+from classgap import registry
+from classgap.train import TrainConfig
+from classgap.train.loop import Trainer
+from classgap.train.run import start
+
+RESULTS = Path(__file__).with_name("methods_cost.json")
+ROUNDS, CLASSES, BATCH = 8, 100, 64
+
+
+def write_images(path: Path) -> None:
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (3 * CLASSES, 32, 32, 3), dtype=np.uint8)
+    labels = np.arange(3 * CLASSES) % CLASSES
+    np.savez(path, x_train=images, y_train=labels, x_test=images[:CLASSES], y_test=labels[:CLASSES])
+
+
+def trainer_with(folder: Path, setting: str) -> Trainer:
+    fixed = ["model=resnet20", "data.val_fraction=0", "data.augment=crop,flip", f"batch={BATCH}", "epochs=1"]
+    config = TrainConfig().override([f"data=npz:{folder / 'images.npz'}", *fixed, "optim.lr=0.01", setting])
+    trainer = start(config, folder / setting, accelerator="cpu")
+    trainer._begin()
+    trainer.model.train()
+    trainer.criterion.train()
+    trainer.criterion.start_epoch(0, trainer._training_pass)
+    return trainer
+
+
+def step_seconds(trainer: Trainer) -> float:
+    started = time.process_time()
+    trainer._update(next(trainer.batches.epoch(0)))
+    return time.process_time() - started
+
+
+def ratio(folder: Path, setting: str, reference: Trainer) -> float:
+    trainer = trainer_with(folder, setting)
+    step_seconds(trainer)  # first calls allocate
+    pairs = [(step_seconds(trainer), step_seconds(reference)) for _ in range(ROUNDS)]
+    mine, plain = (min(seconds) for seconds in zip(*pairs, strict=True))
+    return mine / plain
+
+
+def main(chosen: list[str]) -> None:
+    torch.set_num_threads(1)
+    settings = {("loss", m.name): f"method={m.name}" for m in registry.methods("loss")}
+    settings |= {("optimizer", m.name): f"wrapper={m.name}" for m in registry.methods("optimizer")}
+    costs: dict[str, dict[str, float]] = {"loss": {}, "optimizer": {}}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_images(folder / "images.npz")
+        reference = trainer_with(folder, "seed=1")
+        step_seconds(reference)
+        for (kind, method), setting in settings.items():
+            if not chosen or method in chosen:
+                costs[kind][method] = round(ratio(folder, setting, reference), 2)
+                print(f"{method:>20} {costs[kind][method]:.2f}", flush=True)
+    if not chosen:
+        about = {"batch": BATCH, "classes": CLASSES, "image": [3, 32, 32], "model": "resnet20", "rounds": ROUNDS}
+        RESULTS.write_text(json.dumps({"setting": about, "machine": describe(), "cost": costs}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
