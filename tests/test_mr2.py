@@ -50,7 +50,7 @@ def test_whole_loss_matches_reference(form, pair, spread):
 
 @pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
 def test_margins_of_any_norm(p):
-    criterion = MR2Loss(K, p=p)
+    criterion = MR2Loss(K, c_bar=2.0, p=p)
     logits, target, features = batch()
     criterion(logits, target, features=features)
     second, _ = reference.running_moments([(features.numpy(), target.tolist())], K, p=np.inf if p == math.inf else p)
@@ -63,7 +63,7 @@ def test_cosine_head_needs_another_norm_than_2():
     features = F.normalize(features)
     gammas = {}
     for p in (2, 3):
-        criterion = MR2Loss(K, p=p)
+        criterion = MR2Loss(K, c_bar=2.0, p=p)
         criterion(logits, target, features=features)
         gammas[p] = criterion.gamma
     torch.testing.assert_close(gammas[2], torch.full((K,), 2.0))

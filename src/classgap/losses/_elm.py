@@ -118,7 +118,7 @@ class ELMLoss(LogitAdjustedLoss):
         if not self.lam:
             return logit
         label = target if target.dim() == 1 else target.argmax(1)
-        rows, labels, index, anchors = collect_partners(
+        rows, labels, index, anchors, _ = collect_partners(
             features, label, index, gather=self.gather and self.training, queue=self.queue, remember=self.updating
         )
         pull = reduce(

@@ -140,6 +140,7 @@ def representation_margin(
     running_total: Tensor | None = None,
     temperature: float = 0.5,
     anchors: tuple[int, int] | None = None,
+    batch: int | None = None,
     index: Tensor | None = None,
     pairs: ClassPairs | None = None,
 ) -> Tensor:
@@ -159,6 +160,7 @@ def representation_margin(
         total: :math:`V`, for ``"scale_free"``; by default computed from the anchors.
         running_total: :math:`\bar V`, to compare :math:`\bar s` with; by default :math:`V`, not differentiated.
         temperature: Softness of the ``"scale_free"`` form, in units of the total scatter.
+        batch: How many of the rows, the first ones, are the batch; the rest is memory. Default: all.
         anchors, index, pairs: See :func:`within_class_pull`.
     Shape:
         features :math:`(M, d)`, target :math:`(M,)`; returns a scalar.
@@ -179,9 +181,10 @@ def representation_margin(
     width = features.shape[1]
     scale = features.new_tensor(0.1 / width)
     losses = within_class_pull(features, target, 2 * sbar * scale, scale=scale, pair=pair or "sum", **options)
-    labels = target[start:stop]
-    counts = losses.new_zeros(num_classes).index_add_(0, labels, torch.ones_like(losses))
-    return (losses / counts[labels]).sum() * (0.1 * width / num_classes)
+    # A mean within each class over K is a mean over samples in which each counts N/(K·b): so it adds up over ranks too.
+    size = torch.bincount(target[:batch], minlength=num_classes).to(losses.dtype)
+    weight = size.sum() / (num_classes * size.index_select(0, target[start:stop]))
+    return reduce(losses * weight, "mean") * (0.1 * width)
 
 
 @method(
@@ -191,9 +194,9 @@ def representation_margin(
     paper="ICLR 2026 (MR²)",
     needs=("features",),
     space={
-        "c_bar": Float(0.5, 4.0, default=2.0, log=True),
+        "c_bar": Float(0.5, 4.0, default=1.0, log=True),
         "lam": Float(1e-3, 1.0, default=0.1, log=True),
-        "form": Choice(("scale_free", "paper", "release"), default="scale_free"),
+        "form": Choice(("release", "scale_free", "paper"), default="release"),
     },
     reduces_to=("cross_entropy", {"gamma_rule": "uniform", "c_bar": 1.0, "lam": 0.0}),
 )
@@ -213,8 +216,10 @@ class MR2Loss(ClassLoss):
 
     Args:
         num_classes: Number of classes :math:`K`.
-        c_bar: Mean logit margin :math:`\bar c`.
-        lam: Weight :math:`\lambda` of the representation margin; 0 turns it off. Values do not transfer between forms.
+        c_bar: Mean logit margin :math:`\bar c`. At 1 the loss keeps the temperature of cross-entropy; the paper's 2 divides all
+            logits by about 2, which slows a short training down (see ``weight_by_gamma``).
+        lam: Weight :math:`\lambda` of the representation margin; 0 turns it off. Values do not transfer between forms: the
+            paper's 0.5 goes with ``form="paper"`` and wrecks training in a batch, 0.1 with the release's scaling is mild.
         p: Norm in the margins: 2 for a linear head, 3 for a cosine head (where 2 gives every class the same margin).
         decay: Share of the old class statistics kept when a class appears.
         form: Scaling of the representation margin, see :func:`representation_margin`.
@@ -247,12 +252,12 @@ class MR2Loss(ClassLoss):
     def __init__(
         self,
         num_classes: int,
-        c_bar: float = 2.0,
+        c_bar: float = 1.0,
         lam: float = 0.1,
         *,
         p: float = 2.0,
         decay: float = 0.9,
-        form: Form = "scale_free",
+        form: Form = "release",
         pair: PairMode | None = None,
         spread: Spread | Literal["zero"] | None = None,
         gamma_rule: GammaRule = "spread",
@@ -339,7 +344,7 @@ class MR2Loss(ClassLoss):
     ) -> Tensor:
         if self.gather or self.queue is not None:
             pairs = None  # there are more partners than the batch has
-        rows, labels, index, anchors = collect_partners(
+        rows, labels, index, anchors, batch = collect_partners(
             features, label, index, gather=self.gather and self.training, queue=self.queue, remember=self.updating
         )
         total, running_total = self._total_scatter(features)
@@ -353,6 +358,7 @@ class MR2Loss(ClassLoss):
             total=total,
             running_total=running_total,
             anchors=anchors,
+            batch=batch,
             index=index,
             pairs=pairs,
         )
@@ -361,7 +367,7 @@ class MR2Loss(ClassLoss):
         """Total scatter of the batch, and its running mean."""
         if self.total is None:
             return None, None
-        batch = total_scatter(features)
+        batch = total_scatter(features, across_ranks=self.training)
         if self.updating:
             value = batch.detach().to(self.total.dtype)
             self.total.mul_(self.moments.decay).add_(torch.stack((value, torch.ones_like(value))))

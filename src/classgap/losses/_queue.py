@@ -59,7 +59,9 @@ class Partners(NamedTuple):
     labels: Tensor
     sample_index: Tensor | None
     anchors: tuple[int, int]
-    """Where the batch itself is among the rows."""
+    """Where this rank's batch is among the rows."""
+    batch: int
+    """Rows of the batches of all ranks taken in; those after them are memory."""
 
 
 def collect_partners(
@@ -74,11 +76,11 @@ def collect_partners(
         features, start = gather_with_gradient(features)
         labels = gather_rows(labels)
         index = None if index is None else gather_rows(index)
-    anchors = (start, start + batch[0].shape[0])
+    anchors, rows = (start, start + batch[0].shape[0]), labels.shape[0]
     if queue is not None:
         past, past_labels, past_index = queue.recall(batch[1])
         features, labels = torch.cat((features, past.to(features.dtype))), torch.cat((labels, past_labels))
         index = None if index is None else torch.cat((index, past_index))
         if remember:
             queue.remember(*batch)
-    return Partners(features, labels, index, anchors)
+    return Partners(features, labels, index, anchors, rows)

@@ -34,6 +34,7 @@ class LogitAdjustment(ClasswiseAffine):
     Example:
         >>> LogitAdjustment().fit([[1.0, 0.9], [1.0, 0.2]], [1, 0], class_counts=[90, 10]).predict([[1.0, 0.9]])
         array([1])
+
     Reference: Menon et al., *Long-tail learning via logit adjustment*, ICLR 2021, arXiv:2007.07314, eq. (9).
     """
 

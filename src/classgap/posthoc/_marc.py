@@ -47,6 +47,7 @@ class MARC(ClasswiseAffine):
         >>> marc = MARC().fit(scores, [0, 0, 1, 1], weight_norms=[2.0, 1.0])
         >>> marc.omega_.shape, marc.beta_.shape
         ((2,), (2,))
+
     Reference: Wang et al., *Margin calibration for long-tailed visual recognition*, ACML 2022, arXiv:2112.07225, eq. 8-12.
     """
 

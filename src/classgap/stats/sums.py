@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,14 +28,14 @@ def class_sums(values: Tensor, target: Tensor, num_classes: int) -> tuple[Tensor
     return sums, counts
 
 
-def total_scatter(features: Tensor) -> Tensor:
-    r"""Mean :math:`\|\phi_i - \bar\phi\|^2` over the batch of all ranks, differentiated.
+def total_scatter(features: Tensor, *, across_ranks: bool = True) -> Tensor:
+    r"""Mean :math:`\|\phi_i - \bar\phi\|^2` over the batch (of all ranks), differentiated.
 
     Example:
         >>> total_scatter(torch.tensor([[0.0], [2.0]]))
         tensor(1.)
     """
-    value: Tensor = _TotalScatter.apply(features)
+    value: Tensor = _TotalScatter.apply(features, all_reduce_sum if across_ranks else _alone)
     return value
 
 
@@ -42,15 +43,19 @@ class _TotalScatter(torch.autograd.Function):
     """The gradient is :math:`2(\\phi_i - \\bar\\phi)/N`: autograd would go through the mean, which adds nothing."""
 
     @staticmethod
-    def forward(ctx: Any, features: Tensor) -> Tensor:
-        samples, mean = all_reduce_sum(features.new_tensor(float(features.shape[0])), features.sum(0))
+    def forward(ctx: Any, features: Tensor, add: Callable[..., tuple[Tensor, ...]]) -> Tensor:
+        samples, mean = add(features.new_tensor(float(features.shape[0])), features.sum(0))
         centred = features - mean / samples
         ctx.save_for_backward(centred, samples)
-        return all_reduce_sum(centred.square().sum())[0] / samples
+        ctx.add = add
+        return add(centred.square().sum())[0] / samples
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         centred, samples = ctx.saved_tensors
-        gradient: Tensor = centred * (2 * all_reduce_sum(grad)[0] / samples)
-        return gradient
+        return centred * (2 * ctx.add(grad)[0] / samples), None
+
+
+def _alone(*tensors: Tensor) -> tuple[Tensor, ...]:
+    return tensors
