@@ -186,19 +186,16 @@ class Trainer:
     def _update(self, batch: Batch) -> None:
         """One optimiser step."""
         self.optimizer.zero_grad()
-        for piece, logits, features, loss in self._gradients(batch):
-            scores = self.criterion.scores(logits.detach(), features.detach())
-            self.meter.add(scores, features.detach().flatten(1), piece.y, {"loss": loss, **self.criterion.last})
+        self._gradients(batch)
         if self.config.wrapper.name != "none":
-            # The second pass of sharpness-aware steps; what the loss and normalisation remember is of the first.
+            # The second pass of a sharpness-aware step: what loss, normalisation and log remember is of the first.
             with self.optimizer.perturbed(self.model, self.criterion):
-                for _ in self._gradients(batch):
-                    pass
+                self._gradients(batch, measured=False)
         if self.config.optim.clip:
             self.fabric.clip_gradients(self.model, self.optimizer, max_norm=self.config.optim.clip)
         self.optimizer.step()
 
-    def _gradients(self, batch: Batch) -> Iterator[tuple[Batch, Tensor, Tensor, Tensor]]:
+    def _gradients(self, batch: Batch, *, measured: bool = True) -> None:
         """Gradient of the mean loss over the whole batch, whatever the number of processes and pieces."""
         pieces = list(batch.pieces(self.config.optim.accumulate))
         for position, piece in enumerate(pieces):
@@ -208,7 +205,9 @@ class Trainer:
                 loss = self.criterion(logits, piece.y, features=features, index=piece.index, epoch=self.epoch)
                 # Processes' gradients are averaged, so each counts by its share of the samples times their number.
                 self.fabric.backward(loss * (len(piece.y) * self.fabric.world_size / batch.total))
-            yield piece, logits, features, loss
+            if measured:
+                scores = self.criterion.scores(logits.detach(), features.detach())
+                self.meter.add(scores, features.detach().flatten(1), piece.y, {"loss": loss, **self.criterion.last})
 
     def _rate(self, position: float) -> float:
         return self.config.optim.lr * rate_factor(self.config.schedule, position, self.config.epochs)

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-import time
 from functools import partial
-from typing import Any
-
-import numpy as np
-import torch
-from torch import Tensor
-from torch.nn import functional as F
 
 from classgap import posthoc
 from classgap._checks import InputError, number
-from classgap.data import Split, shuffled
 from classgap.posthoc import PostHocMethod
 from classgap.registry import Choice, Float, Int, method
 from classgap.samplers import RepeatSampler, error_repeats
-from classgap.stats import gather_rows
 from classgap.train.build import declared_loss
 from classgap.train.config import MethodConfig, PartConfig, ScheduleConfig, TrainConfig
-from classgap.train.loop import Array, Trainer
+from classgap.train.fitted import FittedTrainer
+from classgap.train.loop import Trainer
 from classgap.train.phases import Phase, Stages, plain_run
 
 
@@ -277,91 +268,6 @@ class DisAlignStage(_Fitted):
         super().__init__(posthoc.DisAlign(form=form, gamma=gamma, ridge=ridge), passes)
 
 
-class FittedTrainer(Trainer):
-    """A last stage that is fitted in one go instead of trained. The network stays as the stage before left it.
-
-    Args:
-        estimator: What is fitted; the fitted one is written to the folder.
-        passes: Passes over the augmented training set.
-    """
-
-    def __init__(self, *args: Any, estimator: PostHocMethod, passes: int, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.estimator, self.passes = estimator, passes
-
-    def run(self) -> None:
-        """Fit, once."""
-        if self.finished:
-            return
-        self._begin()
-        started = time.perf_counter()
-        scores, features, y = self._fit()
-        if self.fabric.is_global_zero:
-            posthoc.save(self.estimator, self.folder)
-        mine = slice(self.fabric.global_rank, None, self.fabric.world_size)
-        corrected, y = self._corrected(scores, features)[mine], y[mine]
-        self.meter.add(corrected, features[mine], y, {"loss": F.cross_entropy(corrected, y)})
-        self._end_epoch({"epoch": self.epoch, "lr": 0.0, **self.meter.record()}, started)
-
-    def resume(self) -> None:
-        super().resume()
-        if self.finished:
-            self._fit()
-
-    def predict(self, split: Split) -> tuple[Tensor, Tensor]:
-        scores, features = super().predict(split)
-        return self._corrected(scores * _cosine_scale(self.criterion), features), features
-
-    def last_layer(self) -> tuple[Array | None, Array | None]:
-        weight, bias = super().last_layer()
-        # A correction of cosines is no linear layer on features; a head of its own is one whatever was there before.
-        foldable = type(self.estimator)._fold is not PostHocMethod._fold
-        if not foldable or (self.head == "cosine" and not self.estimator.uses_features):
-            return weight, bias
-        new_weight, new_bias = self.estimator.fold(weight, bias)
-        return np.float32(new_weight), np.float32(new_bias)
-
-    def weights(self) -> dict[str, Tensor]:
-        layer = dict(zip(("weight", "bias"), self.last_layer(), strict=True))
-        head = {f"{self.model.layer}.{k}": torch.from_numpy(v) for k, v in layer.items() if v is not None}
-        return {**super().weights(), **head}
-
-    def _fit(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Fit the estimator; returns what it was fitted to."""
-        scores, features, y = self._evidence()
-        scores *= _cosine_scale(self.criterion)
-        weight, bias = super().last_layer()
-        assert weight is not None
-        norms = np.ones(len(weight)) if self.head == "cosine" else np.linalg.norm(weight, axis=1)
-        self.estimator.fit(
-            scores.cpu().numpy(),
-            y.cpu().numpy(),
-            class_counts=self.data.class_counts.numpy(),
-            weight_norms=norms,
-            bias=np.zeros(len(norms)) if bias is None else bias,
-            features=features.cpu().numpy(),
-        )
-        return scores, features, y
-
-    @torch.no_grad()
-    def _evidence(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Scores, features and labels of the training set, augmented as in training, the network in evaluation mode."""
-        batches = copy.copy(self.batches)
-        batches.views, batches.mix, batches.order = 1, None, shuffled(len(self.data.train), self.config.seed)
-        self.model.eval()
-        rows = []
-        for turn in range(self.passes if batches.policies else 1):
-            for batch in batches.epoch(turn):
-                logits, features = self.model(batch.x)
-                rows.append((self.criterion.scores(logits, features).float(), features.float(), batch.y))
-        scores, features, y = (gather_rows(torch.cat(parts)) for parts in zip(*rows, strict=True))
-        return scores, features, y
-
-    def _corrected(self, scores: Tensor, features: Tensor) -> Tensor:
-        new = self.estimator.transform(scores.cpu().numpy(), features=features.cpu().numpy())
-        return torch.from_numpy(np.ascontiguousarray(new, dtype=np.float32)).to(scores.device)
-
-
 def with_epochs(config: TrainConfig, epochs: int) -> TrainConfig:
     """``config`` with another length, its schedule stretched to it."""
     share = epochs / config.epochs
@@ -402,13 +308,3 @@ def _take_weights(trainer: Trainer, before: Trainer, *, head: bool = True) -> No
 def _require_one_network(config: TrainConfig, stage: str) -> None:
     if "experts" in declared_loss(config).needs:
         raise InputError(f"stage {stage} works on one network, but method {config.method.name} trains several")
-
-
-def _cosine_scale(criterion: Any) -> float:
-    """What a loss on cosines multiplies them by before the softmax; 1 for one on plain logits."""
-    if "cosine_head" not in criterion.needs:
-        return 1.0
-    for name in ("s", "scale"):
-        if hasattr(criterion, name):
-            return float(getattr(criterion, name))
-    return _cosine_scale(criterion.base) if hasattr(criterion, "base") else 1.0
