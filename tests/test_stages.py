@@ -347,3 +347,28 @@ def test_command_line_says_which_stage_it_is_in(tmp_path: Path) -> None:
 def _labels(folder: Path) -> dict[str, Any]:
     with np.load(folder / "predictions_test.npz") as saved:
         return {"y_true": saved["y_true"], "y_pred": saved["y_pred"]}
+
+
+def test_sharpness_aware_steps_with_a_gradient_scaler(tmp_path: Path) -> None:
+    from lightning_fabric import Fabric
+    from lightning_fabric.plugins.precision import MixedPrecision
+
+    from classgap.data import load_data
+    from classgap.train.loop import Trainer
+
+    config = TrainConfig().override([*SMALL, "wrapper=sam", "wrapper.rho=0.5", "optim.clip=0.5", "optim.accumulate=2"])
+    states = []
+    for scale in (None, 2.0**10, 2.0**40):  # the last overflows until it has been halved often enough
+        plugins = (
+            [] if scale is None else [MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=scale))]
+        )
+        folder = tmp_path / str(scale)
+        folder.mkdir()
+        fabric = Fabric(accelerator="cpu", devices=1, plugins=plugins)
+        trainer = Trainer(config, load_data("digits", per_class=13), fabric, folder)
+        trainer.run()
+        states.append({name: value.clone() for name, value in trainer.model.state_dict().items()})
+    plain, scaled, overflowed = states
+    for name, value in plain.items():
+        torch.testing.assert_close(scaled[name], value, rtol=0.02, atol=5e-3)
+        assert torch.isfinite(overflowed[name]).all()

@@ -192,7 +192,9 @@ class Trainer:
             with self.optimizer.perturbed(self.model, self.criterion):
                 self._gradients(batch, measured=False)
         if self.config.optim.clip:
-            self.fabric.clip_gradients(self.model, self.optimizer, max_norm=self.config.optim.clip)
+            # A gradient that overflowed in half precision is the scaler's business: it skips the step.
+            limit = self.config.optim.clip
+            self.fabric.clip_gradients(self.model, self.optimizer, max_norm=limit, error_if_nonfinite=False)
         self.optimizer.step()
 
     def _gradients(self, batch: Batch, *, measured: bool = True) -> None:
