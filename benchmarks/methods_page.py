@@ -46,8 +46,8 @@ In a loop of your own, a loss that misses something says so by name.
 
 **Cost** is the CPU time of a training step as a multiple of cross-entropy's, on a ResNet-20 with {batch} images of 32 × 32 and
 {classes} classes (`benchmarks/methods_cost.py`, {cpu}, one thread); differences of 0.1 are noise. On larger networks, methods
-that only add arithmetic on logits or features come closer to 1. What methods reach on balanced and on long-tailed data, with seeds and verdicts, is in
-[evidence](evidence.md).
+that only add arithmetic on logits or features come closer to 1. What methods reach on balanced and on long-tailed data, with
+seeds and verdicts, is in [evidence](evidence.md).
 """
 
 
