@@ -363,6 +363,8 @@ def test_tables_of_a_part(done: Any) -> None:
     assert "TEST ORACLE" in part.differences.caption
     assert "seed 1" in part.accuracy.caption
     assert suite_tables(suite, {}) == []
+    two = tiny(tasks=(*suite.tasks, dataclasses.replace(suite.tasks[0], name="again")))
+    assert [t.task.name for t in suite_tables(two, results, only=["again/mr2"])] == ["again"]
 
 
 def test_runs_on_other_data_are_not_compared(done: Any) -> None:

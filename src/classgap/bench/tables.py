@@ -100,21 +100,15 @@ def suite_tables(
         results: By key, as :func:`~classgap.bench.read_results` gives them.
         only: Patterns of ``TASK/VARIANT``; the reference variant is always shown.
     """
-    wanted = set(map(_pair_name, suite.pairs(only)))
+    wanted = {(task.name, variant.name) for task, variant in suite.pairs(only)}
+    wanted |= {(task, suite.reference) for task, _ in wanted}
     tables = []
     for task in suite.tasks:
-        rows = []
-        for variant in suite.variants:
-            shown = f"{task.name}/{variant.name}" in wanted or variant.name == suite.reference
-            row = _row(suite, task, variant, results, rule, seeds) if shown and variant.joins(task) else None
-            rows += [] if row is None else [row]
-        if rows:
-            tables.append(_task_tables(suite, task, tuple(rows), rule))
+        variants = [v for v in suite.variants if v.joins(task) and (task.name, v.name) in wanted]
+        found = (_row(suite, task, variant, results, rule, seeds) for variant in variants)
+        if rows := tuple(row for row in found if row is not None):
+            tables.append(_task_tables(suite, task, rows, rule))
     return tables
-
-
-def _pair_name(pair: tuple[Task, Variant]) -> str:
-    return f"{pair[0].name}/{pair[1].name}"
 
 
 def _row(
@@ -141,9 +135,13 @@ def _row(
         made_on.pop(),
         tuple(whole),
         tuple(_report(result, rule) for result in whole.values()),
-        tuple(float(result.curve["train_accuracy"][-1] or math.nan) for result in whole.values()),
+        tuple(_number(result.curve["train_accuracy"][-1]) for result in whole.values()),
         len(found) - len(whole),
     )
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def _other_data(name: str, splits: Iterable[str]) -> str:
