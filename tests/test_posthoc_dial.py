@@ -107,7 +107,10 @@ def test_frontier_is_cross_fitted_and_the_rule_picks_from_it() -> None:
 
 def test_ridge_is_chosen_by_cross_fitting() -> None:
     scores, y = uneven_task()
-    assert GapDial(strength=2.0).fit(scores, y).ridge_ in (0.3, 1.0, 3.0)
+    dial = GapDial(strength=2.0, rule="best_hard").fit(scores, y)
+    assert [p.ridge for p in dial.frontier_] == [1.0, 3.0, 10.0]
+    assert dial.ridge_ == max(dial.frontier_, key=lambda p: p.hard.value).ridge
+    assert dial.strength_ == 2.0
 
 
 def test_folds_are_stratified_even_for_tiny_classes() -> None:

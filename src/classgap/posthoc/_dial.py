@@ -27,16 +27,17 @@ if TYPE_CHECKING:
     from classgap.measure import Comparison, Estimate
 
 STRENGTHS = (0.0, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0)
-RIDGES = (0.3, 1.0, 3.0)
+RIDGES = (1.0, 3.0, 10.0)
 _CONTENDERS = 32  # classes that compete for a sample; the others' probabilities are too small to matter
 _TOL = 1e-3  # of the offsets' gradient; below this no prediction moves
 
 
 @dataclass(frozen=True)
 class FrontierPoint:
-    """What one strength does to samples it was not fitted on: paired differences to the uncorrected scores."""
+    """What one setting does to samples it was not fitted on: paired differences to the uncorrected scores."""
 
     strength: float
+    ridge: float
     overall: Estimate
     hard: Estimate
     worst_decile: Estimate
@@ -67,16 +68,16 @@ class GapDial(ClasswiseAffine):
     calibration and prior, which on balanced data changes no prediction.
 
     Args:
-        strength: :math:`s`. None cross-fits all of 0, 1.5, 2, 2.5, 3, 4, 6 (each sample is corrected by offsets it had no
-            part in) and lets ``rule`` choose from the resulting frontier.
-        ridge: :math:`r`. None chooses among 0.3, 1 and 3 by the cross-fitted objective, with 0–1 accuracies.
+        strength: :math:`s`. None tries 0, 1.5, 2, 2.5, 3, 4 and 6.
+        ridge: :math:`r`. None tries 1, 3 and 10. What is left open is cross-fitted (each sample is corrected by offsets it had
+            no part in), and ``rule`` chooses from the resulting frontier.
         rule: Name of the selection rule, see :data:`classgap.posthoc.RULES`.
         overall: What the rule calls overall: ``"balanced"`` counts classes alike, ``"overall"`` samples.
         folds: Of the cross-fitting.
         seed: Of the fold assignment.
     Attributes:
         strength_, ridge_: The values used.
-        frontier_: :class:`FrontierPoint` for each strength tried, from cross-fitted predictions; empty if ``strength`` was given.
+        frontier_: :class:`FrontierPoint` for each setting tried, from cross-fitted predictions; empty if both were given.
     """
 
     strength_: float
@@ -100,55 +101,41 @@ class GapDial(ClasswiseAffine):
         self.seed = seed
 
     def _fit(self, evidence: Evidence) -> None:
-        if self.strength is None or self.ridge is None:
+        strengths = STRENGTHS if self.strength is None else (number("strength", self.strength, low=0.0),)
+        ridges = RIDGES if self.ridge is None else (number("ridge", self.ridge, low=0.0),)
+        # at strength 0 there is nothing for the ridge to act on
+        settings = [(s, r) for r in ridges for s in strengths if s > 0 or r == ridges[0]]
+        self.frontier_, (self.strength_, self.ridge_) = (), settings[0]
+        if len(settings) > 1:
             need_samples(evidence, self.folds, "GapDial")
-        self.ridge_ = self._choose_ridge(evidence) if self.ridge is None else number("ridge", self.ridge, low=0.0)
-        if self.strength is None:
-            candidates = self._cross_fit(evidence)
-            self.frontier_ = tuple(_point(float(name), c, self.overall) for name, c in candidates.items())
-            self.strength_ = float(choose(candidates, self.rule, self.overall) or 0.0)
-        else:
-            self.frontier_, self.strength_ = (), number("strength", self.strength, low=0.0)
+            candidates = self._cross_fit(evidence, settings)
+            self.frontier_ = tuple(_point(*settings[int(k)], c, self.overall) for k, c in candidates.items())
+            self.strength_, self.ridge_ = settings[int(choose(candidates, self.rule, self.overall) or 0)]
         base = _Base.fit(evidence)
         offsets = _Contest.of(evidence, base).offsets(self.strength_, self.ridge_)
         self.scale_ = np.full(evidence.num_classes, base.scale)
         self.offset_ = base.offset + offsets
 
-    def _choose_ridge(self, evidence: Evidence) -> float:
-        """The ridge with the best cross-fitted objective (0–1 accuracies) at a middling strength."""
-        strength = 3.0 if self.strength is None else self.strength
-        right = {ridge: np.zeros(evidence.num_classes) for ridge in RIDGES}
+    def _cross_fit(self, evidence: Evidence, settings: list[tuple[float, float]]) -> dict[str, Comparison]:
+        """Each setting against the uncorrected scores, on samples its offsets were not fitted on; keys count settings."""
+        before = evidence.logits.argmax(axis=1)
+        after = np.tile(before, (len(settings), 1))
         for fitting, rows in splits(evidence, self.folds, self.seed):
             base = _Base.fit(fitting)
             contest = _Contest.of(fitting, base)
-            scores, y = base.apply(evidence.logits[rows]), evidence.y[rows]
-            for ridge in RIDGES:
-                predicted = (scores + contest.offsets(strength, ridge)).argmax(axis=1)
-                right[ridge] += np.bincount(y[predicted == y], minlength=evidence.num_classes)
-        seen = evidence.held_out > 0
-        support = evidence.held_out[seen]
-        return min(RIDGES, key=lambda r: float(((1 - right[r][seen] / support) ** (1 + strength)).mean()))
-
-    def _cross_fit(self, evidence: Evidence) -> dict[str, Comparison]:
-        """Each strength against the uncorrected scores, on samples its offsets were not fitted on."""
-        before = evidence.logits.argmax(axis=1)
-        after = {strength: before.copy() for strength in STRENGTHS}
-        for fitting, rows in splits(evidence, self.folds, self.seed + 1):
-            base = _Base.fit(fitting)
-            contest = _Contest.of(fitting, base)
             scores, offsets = base.apply(evidence.logits[rows]), None
-            for strength in STRENGTHS:
-                offsets = contest.offsets(strength, self.ridge_, start=offsets)
-                after[strength][rows] = (scores + offsets).argmax(axis=1)
+            for k, (strength, ridge) in enumerate(settings):
+                offsets = contest.offsets(strength, ridge, start=offsets)
+                after[k, rows] = (scores + offsets).argmax(axis=1)
         return {
-            str(strength): compare_predictions(evidence.y, before, predicted, evidence.num_classes, seed=self.seed)
-            for strength, predicted in after.items()
+            str(k): compare_predictions(evidence.y, before, predicted, evidence.num_classes, seed=self.seed)
+            for k, predicted in enumerate(after)
         }
 
 
-def _point(strength: float, comparison: Comparison, overall: str) -> FrontierPoint:
+def _point(strength: float, ridge: float, comparison: Comparison, overall: str) -> FrontierPoint:
     change = comparison.metrics
-    return FrontierPoint(strength, change[overall].delta, change["hard"].delta, change["worst_decile"].delta)
+    return FrontierPoint(strength, ridge, change[overall].delta, change["hard"].delta, change["worst_decile"].delta)
 
 
 @dataclass(frozen=True)
