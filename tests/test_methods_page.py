@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 from types import ModuleType
+from typing import get_args
 
 from classgap import registry
+from classgap._cards import card
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -31,6 +33,13 @@ def test_every_loss_and_wrapper_has_a_measured_cost() -> None:
         for method in registry.methods(kind):
             card = text.partition(f'<a id="{kind}-{method.name}"></a>')[2]
             assert "× cross-entropy" in card.partition("<a id=")[0]
+
+
+def test_every_parameter_of_every_method_is_explained() -> None:
+    for kind in get_args(registry.Kind):
+        for method in registry.methods(kind):
+            missing = [p.name for p in card(method).parameters if not p.meaning]
+            assert not missing, f"{kind} {method.name} does not say what {', '.join(missing)} means"
 
 
 def test_docstrings_become_markdown() -> None:

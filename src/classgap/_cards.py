@@ -9,7 +9,7 @@ from typing import Any
 
 from classgap.registry import Choice, Method, Space
 
-_SECTIONS = ("When to use", "Pitfalls", "Args", "Shape", "Example", "Reference")
+_SECTIONS = ("When to use", "Pitfalls", "Args", "Attributes", "Shape", "Example", "Reference")
 _SYMBOLS = {
     **{
         name: chr(0x3B1 + i)
@@ -95,7 +95,7 @@ class Card:
 def card(method: Method) -> Card:
     """The card of a method."""
     sections = _sections(inspect.getdoc(method.cls) or "")
-    meanings = _entries(sections.get("Args", ""))
+    meanings = _meanings(method.cls)
     defaults = {**{name: space.default for name, space in method.space.items()}, **method.defaults}
     return Card(
         name=method.name,
@@ -152,6 +152,15 @@ def _sections(doc: str) -> dict[str, str]:
     for name, text in zip(parts[1::2], parts[2::2], strict=True):
         found[name] = text.rstrip()
     return found
+
+
+def _meanings(cls: type) -> dict[str, str]:
+    """What the arguments of a class mean; what a base class says counts unless the class says otherwise."""
+    meanings: dict[str, str] = {}
+    for ancestor in reversed(cls.__mro__):
+        if ancestor.__module__.partition(".")[0] == cls.__module__.partition(".")[0]:
+            meanings |= _entries(_sections(inspect.cleandoc(ancestor.__doc__ or "")).get("Args", ""))
+    return meanings
 
 
 def _entries(args: str) -> dict[str, str]:
