@@ -18,31 +18,40 @@ RERUN = Variant(
     note="the null: the same method with other seeds, so every effect is chance",
 )
 SMOOTHING = Variant("label smoothing 0.1", params={"label_smoothing": 0.1})
-MR2 = Variant("MR² (default)", "mr2", note="`MR2Loss(num_classes)` with no further argument")
 MR2_PAPER = Variant(
     "MR² as in the paper",
     "mr2",
     {"form": "paper", "c_bar": 2.0, "lam": 0.5},
     note="eq. 1 and 2 with the published c̄ and λ",
 )
-MR2_RELEASE = Variant(
-    "MR² as released", "mr2", {"form": "release", "c_bar": 1.0, "lam": 0.1}, note="the scaling in the authors' code"
+MR2 = Variant(
+    "MR² (default)",
+    "mr2",
+    note="`MR2Loss(num_classes)` with no further argument: the scaling of the authors' code, c̄=1, λ=0.1",
 )
 
 
 def margin_only(name: str, c_bar: float, **params: object) -> Variant:
-    """MR² without its representation term."""
-    return Variant(name, "mr2", {"c_bar": c_bar, "lam": 0.0, **params})
+    """MR² without its representation term, whose form then does not matter."""
+    return Variant(name, "mr2", {"c_bar": c_bar, "lam": 0.0, "form": "scale_free", **params})
 
 
 def pull_only(name: str, lam: float, tasks: tuple[str, ...] = ("*",), **params: object) -> Variant:
     """MR² without its logit margin: cross-entropy and the pull inside each class."""
-    return Variant(name, "mr2", {"gamma_rule": "uniform", "c_bar": 1.0, "lam": lam, **params}, tasks=tasks)
+    settings = {"gamma_rule": "uniform", "c_bar": 1.0, "lam": lam, "form": "scale_free", **params}
+    return Variant(name, "mr2", settings, tasks=tasks)
 
 
 WEIGHTED = margin_only("γ only, c̄=2, weighted by γ", 2.0, weight_by_gamma=True)
+_SCALE_FREE = {"form": "scale_free", "c_bar": 2.0, "lam": 0.1}
+MR2_SCALE_FREE = Variant(
+    "MR² scale-free, c̄=2", "mr2", _SCALE_FREE, note="distances in units of the total scatter, λ=0.1"
+)
 MR2_WEIGHTED = Variant(
-    "MR² weighted by γ", "mr2", {"weight_by_gamma": True}, note="the default, each loss multiplied by its margin"
+    "MR² scale-free, c̄=2, weighted by γ",
+    "mr2",
+    {**_SCALE_FREE, "weight_by_gamma": True},
+    note="the same, each loss multiplied by its margin",
 )
 TEMPERATURE = margin_only("uniform temperature 2", 2.0, gamma_rule="uniform")
 KEY_VARIANTS = (
@@ -55,7 +64,7 @@ KEY_VARIANTS = (
     TEMPERATURE,
     pull_only("pull only, λ=0.1", 0.1),
     MR2_PAPER,
-    MR2_RELEASE,
     MR2,
+    MR2_SCALE_FREE,
     MR2_WEIGHTED,
 )
