@@ -62,8 +62,11 @@ def _train_all(console: Console, folder: Path) -> dict[str, list[AuditReport]]:
     from classgap.cli._progress import RunProgress
 
     with console.status("loading torch"):
+        import torch
+
         from classgap.train import fit
 
+    torch.set_num_threads(1)  # the network is so small that threads would only wait for each other
     reports: dict[str, list[AuditReport]] = {method: [] for method in METHODS}
     with RunProgress(console, runs=len(METHODS) * len(SEEDS)) as progress:
         for seed, method in itertools.product(SEEDS, METHODS):
