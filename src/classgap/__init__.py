@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from classgap.measure import AuditReport, Comparison, Estimate, audit, compare
 
-_LAZY = {name: "classgap.measure" for name in ("AuditReport", "Comparison", "Estimate", "audit", "compare")}
+_LAZY = dict.fromkeys(("AuditReport", "Comparison", "Estimate", "audit", "compare"), "classgap.measure")
 __all__ = ["AuditReport", "Comparison", "Estimate", "__version__", "audit", "compare"]
 
 
