@@ -124,7 +124,10 @@ def test_one_two_and_sparse_many_classes(num_classes: int) -> None:
     y_true = np.arange(3 * num_classes) % num_classes
     report = audit(y_true, np.where(y_true % 3 == 1, 0, y_true), n_boot=100)
     assert len(payload(html.render_audit(report))["tables"]["classes"]["data"]["name"]) == num_classes
-    assert payload(html.render_comparison(compare(report, report, n_boot=100)))["tables"]["classes"]["data"]["delta"][0] == 0
+    assert (
+        payload(html.render_comparison(compare(report, report, n_boot=100)))["tables"]["classes"]["data"]["delta"][0]
+        == 0
+    )
 
 
 def test_reports_write_their_page(tmp_path: Path) -> None:
