@@ -131,7 +131,8 @@ def plain(text: str) -> str:
 
 
 def _symbols(formula: str) -> str:
-    formula = re.sub(r"\\(?:mathrm|operatorname|text|bar|hat|tfrac|frac|[,;!|])", "", formula)
+    formula = re.sub(r"\\bar ?\{?([A-Za-z])\}?", "\\1\N{COMBINING MACRON}", formula)
+    formula = re.sub(r"\\(?:mathrm|operatorname|text|hat|tfrac|frac|[,;!|])", "", formula)
     formula = re.sub(r"\\([A-Za-z]+) ?", lambda m: _SYMBOLS.get(m.group(1), m.group(1)), formula)
     return formula.replace("{", "").replace("}", "")
 
