@@ -127,10 +127,8 @@ class GapDial(ClasswiseAffine):
             for k, (strength, ridge) in enumerate(settings):
                 offsets = contest.offsets(strength, ridge, start=offsets)
                 after[k, rows] = (scores + offsets).argmax(axis=1)
-        return {
-            str(k): compare_predictions(evidence.y, before, predicted, evidence.num_classes, seed=self.seed)
-            for k, predicted in enumerate(after)
-        }
+        named = {str(k): predicted for k, predicted in enumerate(after)}
+        return compare_predictions(evidence.y, before, named, evidence.num_classes, seed=self.seed)
 
 
 def _point(strength: float, ridge: float, comparison: Comparison, overall: str) -> FrontierPoint:

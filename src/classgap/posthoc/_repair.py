@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.base import clone
 
 from classgap import registry
-from classgap._checks import InputError, number
+from classgap._checks import number
 from classgap.posthoc._base import PostHocMethod
 from classgap.posthoc._dial import STRENGTHS, GapDial
 from classgap.posthoc._evidence import Array, Evidence
@@ -95,28 +95,21 @@ def repair(
     need_samples(fitting, folds, "fix")
     wanted, skipped = applicable(evidence)
     steps, done = len(wanted) * (folds + 1), 0
-    candidates: dict[str, Candidate] = {}
+    fitted: dict[str, PostHocMethod] = {}
+    crossed: dict[str, Array] = {}
     for label, method in wanted.items():
-        after = fitting.logits.argmax(axis=1)
-        try:
-            for part, rows in splits(fitting, folds, seed + 1):
-                after[rows] = _predict(_fit(method, part), fitting, rows)
-                done += 1
-                if progress is not None:
-                    progress(done, steps)
-            final = _fit(method, fitting)
-        except InputError as error:
-            skipped[label] = str(error)
-            done = (done // (folds + 1) + 1) * (folds + 1)
-            continue
+        crossed[label] = fitting.logits.argmax(axis=1)
+        for part, rows in splits(fitting, folds, seed + 1):
+            crossed[label][rows] = _predict(_fit(method, part), fitting, rows)
+            done += 1
+            if progress is not None:
+                progress(done, steps)
+        fitted[label] = _fit(method, fitting)
         done += 1
-        candidates[label] = Candidate(
-            label,
-            final,
-            _compare(fitting, after, seed),
-            _compare(reporting, _predict(final, reporting, slice(None)), seed),
-        )
-    chosen = choose({label: c.selection for label, c in candidates.items()}, rule, overall)
+    selection = _compare(fitting, crossed, seed)
+    chosen = choose(selection, rule, overall)
+    report = _compare(reporting, {n: _predict(m, reporting, slice(None)) for n, m in fitted.items()}, seed)
+    candidates = {n: Candidate(n, m, selection[n], report[n]) for n, m in fitted.items()}
     return Repair(candidates, skipped, chosen, _helps(candidates, chosen), rule, np.flatnonzero(set_aside))
 
 
@@ -165,7 +158,7 @@ def _predict(method: PostHocMethod, evidence: Evidence, rows: Any) -> Array:
     return method.predict(evidence.logits[rows], features=features)
 
 
-def _compare(evidence: Evidence, after: Array, seed: int) -> Comparison:
+def _compare(evidence: Evidence, after: Mapping[str, Array], seed: int) -> dict[str, Comparison]:
     return compare_predictions(evidence.y, evidence.logits.argmax(axis=1), after, evidence.num_classes, seed=seed)
 
 

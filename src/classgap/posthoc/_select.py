@@ -38,17 +38,18 @@ def splits(evidence: Evidence, num_folds: int, seed: int) -> Iterator[tuple[Evid
             yield evidence.take(np.flatnonzero(fold != k)), rows
 
 
-def compare_predictions(y: Array, before: Array, after: Array, num_classes: int, *, seed: int = 0) -> Comparison:
-    """Paired comparison of two predictions of the same samples."""
+def compare_predictions(
+    y: Array, before: Array, after: Mapping[str, Array], num_classes: int, *, seed: int = 0
+) -> dict[str, Comparison]:
+    """Paired comparison of each prediction in ``after`` with ``before``, for the same samples."""
     from classgap.measure import audit, compare
 
     names = [str(k) for k in range(num_classes)]
-    return compare(
-        audit(y, before, class_names=names, seed=seed, n_boot=200),
-        audit(y, after, class_names=names, seed=seed, n_boot=200),
-        seed=seed,
-        n_boot=200,
-    )
+    reference = audit(y, before, class_names=names, seed=seed, n_boot=200)
+    return {
+        name: compare(reference, audit(y, predicted, class_names=names, seed=seed, n_boot=200), seed=seed, n_boot=200)
+        for name, predicted in after.items()
+    }
 
 
 def _best(candidates: Mapping[str, Comparison], metric: str) -> str | None:

@@ -23,7 +23,7 @@ from classgap.posthoc._evidence import Array
 
 CHUNK = 256  # rows at once: 256 × 1000 floats stay in a core's second-level cache
 _BLOCKS = 16  # fixed, so that sums do not depend on the number of cores
-_COUPLING = 3e-3  # probabilities below this enter the Hessian's off-diagonal part only on average
+_COUPLING = 1e-2  # probabilities below this enter the Hessian's off-diagonal part only on average
 _CAPS = (8, 40)  # samples a class in the warm starts
 _SMALL = 4_000_000  # below this many scores neither threads nor warm starts pay
 
@@ -264,12 +264,12 @@ def solve(problem: ClasswiseProblem, *, tol: float = 1e-4, max_iter: int = 100) 
 def _newton(problem: ClasswiseProblem, theta: Array, goal: float, max_iter: int) -> tuple[Array, float, float, int]:
     sweep = evaluate(problem, theta, hessian=True)
     sweeps, norm = 1, float(np.linalg.norm(sweep.gradient))
-    start = max(norm, 1e-300)
     noise = 1e-6 if problem.scores.dtype == np.float32 else 1e-13  # of the objective: rounding, not ascent
     for _ in range(max_iter):
         if norm <= goal:
             break
-        step = _Hessian(problem, sweep).solve(sweep.gradient, tol=min(0.1, float(np.sqrt(norm / start)) / 3))
+        # no more precise than the goal or the Hessian's own approximation warrants
+        step = _Hessian(problem, sweep).solve(sweep.gradient, tol=min(0.3, max(0.05, goal / norm / 2)))
         slope = float(sweep.gradient @ step)
         length = 1.0
         while True:
