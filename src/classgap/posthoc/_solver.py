@@ -13,7 +13,9 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -25,6 +27,7 @@ CHUNK = 256  # rows at once: 256 × 1000 floats stay in a core's second-level ca
 _BLOCKS = 16  # fixed, so that sums do not depend on the number of cores
 _COUPLING = 1e-2  # probabilities below this enter the Hessian's off-diagonal part only on average
 _CAPS = (8, 40)  # samples a class in the warm starts
+_LARGE = 100.0  # single precision is fine for scores below this
 _SMALL = 4_000_000  # below this many scores neither threads nor warm starts pay
 
 
@@ -60,6 +63,12 @@ class ClasswiseProblem:
     @property
     def num_classes(self) -> int:
         return int(self.scores.shape[1])
+
+    @cached_property
+    def dtype(self) -> type[np.floating[Any]]:
+        """Precision of the sweeps: single for single scores, unless they are so large that its rounding would show."""
+        single = self.scores.dtype == np.float32 and max(self.scores.max(), -self.scores.min()) < _LARGE
+        return np.float32 if single else np.float64
 
     @property
     def mask(self) -> Array:
@@ -124,14 +133,14 @@ def evaluate(problem: ClasswiseProblem, theta: Array, *, hessian: bool = False) 
 
 
 def _sweep(problem: ClasswiseProblem, scale: Array, offset: Array, start: int, stop: int, hessian: bool):  # type: ignore[no-untyped-def]
-    dtype = np.result_type(problem.scores.dtype, np.float32)
+    dtype = problem.dtype
     a, b = scale.astype(dtype), offset.astype(dtype)
     pivot = None if problem.pivot is None else problem.pivot.astype(dtype)
     K = len(a)
     value, moments = 0.0, np.zeros((3, K))
     entries: list[tuple[Array, Array, Array]] = []
     for first in range(start, stop, CHUNK):
-        x = problem.scores[first : min(first + CHUNK, stop)]
+        x = problem.scores[first : min(first + CHUNK, stop)].astype(dtype, copy=False)
         x = x if pivot is None else x - pivot
         p = x * a
         p += b
@@ -251,7 +260,7 @@ def solve(problem: ClasswiseProblem, *, tol: float = 1e-4, max_iter: int = 100) 
         theta, value, norm, sweeps = _newton(stage, theta, reference * (tol if last else 1e-2), max_iter)
     relative = norm / reference if reference > 0 else 0.0
     # single precision may end a little short of the goal when scores are large; that moves no prediction
-    if norm > tol * reference * (10 if problem.scores.dtype == np.float32 else 1):
+    if norm > tol * reference * (10 if problem.dtype is np.float32 else 1):
         warnings.warn(
             f"stopped at a relative gradient of {relative:.1e}, wanted {tol:.1e}: classes that are separated perfectly "
             "have no finite optimum; set ridge above 0",
@@ -264,7 +273,7 @@ def solve(problem: ClasswiseProblem, *, tol: float = 1e-4, max_iter: int = 100) 
 def _newton(problem: ClasswiseProblem, theta: Array, goal: float, max_iter: int) -> tuple[Array, float, float, int]:
     sweep = evaluate(problem, theta, hessian=True)
     sweeps, norm = 1, float(np.linalg.norm(sweep.gradient))
-    noise = 1e-6 if problem.scores.dtype == np.float32 else 1e-13  # of the objective: rounding, not ascent
+    noise = 1e-6 if problem.dtype is np.float32 else 1e-13  # of the objective: rounding, not ascent
     for _ in range(max_iter):
         if norm <= goal:
             break
