@@ -260,4 +260,6 @@ def test_wrong_use_is_named():
 
 def test_plain_torch_criteria_are_accepted():
     model = network()
+    before = [parameter.detach().clone() for parameter in model.parameters()]
     sam_step(model, SAM(sgd(model)), nn.CrossEntropyLoss(), CrossEntropyLoss(3))
+    assert all(not torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))

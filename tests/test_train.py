@@ -94,7 +94,9 @@ def test_model_file_is_that_of_the_plain_model(tmp_path: Path) -> None:
     from classgap.models import build_model
 
     _fit(tmp_path, "epochs=1")
-    build_model("mlp-16", 10, (1, 8, 8)).load_state_dict(_weights(tmp_path))
+    plain = build_model("mlp-16", 10, (1, 8, 8))
+    assert _weights(tmp_path).keys() == plain.state_dict().keys()
+    plain.load_state_dict(_weights(tmp_path))  # strict: also the shapes agree
 
 
 def test_accumulated_pieces_equal_the_whole_batch(tmp_path: Path) -> None:
