@@ -6,6 +6,15 @@ import sys
 
 from classgap._checks import InputError
 
+# Packages that come with an extra, not with the package itself.
+_EXTRAS = {
+    "torch": "torch",
+    "lightning_fabric": "torch",
+    "filelock": "torch",
+    "torchvision": "vision",
+    "timm": "vision",
+}
+
 
 def main() -> None:
     """Entry point. Input errors are one sentence and exit code 2; anything else is a bug and shows its traceback."""
@@ -15,4 +24,10 @@ def main() -> None:
         app()
     except InputError as error:
         print(f"classgap: {error}", file=sys.stderr)
+        sys.exit(2)
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        print(f"classgap: this needs {error.name}: pip install 'classgap[{extra}]'", file=sys.stderr)
         sys.exit(2)
