@@ -2,7 +2,8 @@
 VENV ?= .venv
 PY := $(VENV)/bin/python
 PYTHON ?= python3
-STAMP := $(VENV)/.installed-$(shell cat pyproject.toml Makefile | cksum | cut -d' ' -f1)
+# The folder is part of the stamp: an environment that outlives its checkout must be pointed at the new one.
+STAMP := $(VENV)/.installed-$(shell { cat pyproject.toml Makefile; pwd; } | cksum | cut -d' ' -f1)
 # Two test processes, one thread each: faster on two cores than one process with two threads.
 JOBS ?= 2
 
