@@ -6,8 +6,6 @@ Cost: 140 runs, 7 to 25 seconds each on one core.
 
 from __future__ import annotations
 
-import dataclasses
-
 from evidence_common import (
     DATA,
     ERM,
@@ -21,6 +19,7 @@ from evidence_common import (
     TEMPERATURE,
     WEIGHTED,
     margin_only,
+    only_on,
     pull_only,
 )
 
@@ -65,8 +64,8 @@ def suite() -> Suite:
             WEIGHTED,
             margin_only("γ only, c̄=2, p=1", 2.0, p=1.0),
             margin_only("γ only, c̄=2, p=3", 2.0, p=3.0),
-            *(pull_only(f"pull only, λ={lam}", lam, TRAINED_FEATURES) for lam in (0.03, 0.1, 0.3, 1.0)),
-            *(dataclasses.replace(v, tasks=TRAINED_FEATURES) for v in (MR2_PAPER, MR2, MR2_SCALE_FREE, MR2_WEIGHTED)),
+            *only_on(TRAINED_FEATURES, *(pull_only(f"pull only, λ={lam}", lam) for lam in (0.03, 0.1, 0.3, 1.0))),
+            *only_on(TRAINED_FEATURES, MR2_PAPER, MR2, MR2_SCALE_FREE, MR2_WEIGHTED),
         ),
         seeds=HEADLINE_SEEDS,
         about=__doc__.split("\n", 1)[0],

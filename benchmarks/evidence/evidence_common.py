@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 from classgap.bench import Variant
@@ -31,15 +32,19 @@ MR2 = Variant(
 )
 
 
+def only_on(tasks: tuple[str, ...], *variants: Variant) -> tuple[Variant, ...]:
+    """The same variants, taking part in these tasks alone."""
+    return tuple(dataclasses.replace(variant, tasks=tasks) for variant in variants)
+
+
 def margin_only(name: str, c_bar: float, **params: object) -> Variant:
     """MR² without its representation term, whose form then does not matter."""
     return Variant(name, "mr2", {"c_bar": c_bar, "lam": 0.0, "form": "scale_free", **params})
 
 
-def pull_only(name: str, lam: float, tasks: tuple[str, ...] = ("*",), **params: object) -> Variant:
+def pull_only(name: str, lam: float, **params: object) -> Variant:
     """MR² without its logit margin: cross-entropy and the pull inside each class."""
-    settings = {"gamma_rule": "uniform", "c_bar": 1.0, "lam": lam, "form": "scale_free", **params}
-    return Variant(name, "mr2", settings, tasks=tasks)
+    return Variant(name, "mr2", {"gamma_rule": "uniform", "c_bar": 1.0, "lam": lam, "form": "scale_free", **params})
 
 
 WEIGHTED = margin_only("γ only, c̄=2, weighted by γ", 2.0, weight_by_gamma=True)
@@ -54,6 +59,25 @@ MR2_WEIGHTED = Variant(
     note="the same, each loss multiplied by its margin",
 )
 TEMPERATURE = margin_only("uniform temperature 2", 2.0, gamma_rule="uniform")
+AUTOAUGMENT = "data.augment=crop,flip,autoaugment"
+FOCAL = Variant("focal", "focal")
+CENTER = Variant("center loss", "center")
+LDAM = Variant("LDAM", "ldam")
+GROUP_DRO = Variant("class-group DRO", "group_dro")
+SAM = Variant("SAM", settings=("wrapper=sam",))
+
+
+def default_with(lam: float) -> Variant:
+    """The default with another weight of its representation term."""
+    return Variant(f"MR² (default), λ={lam:g}", "mr2", {"lam": lam})
+
+
+def slower(rate: float) -> Variant:
+    """The control of every temperature, which slows learning down: cross-entropy with half the learning rate."""
+    name = f"cross_entropy, learning rate {rate:g}"
+    return Variant(name, settings=(f"optim.lr={rate:g}",), note="control: half the learning rate")
+
+
 KEY_VARIANTS = (
     ERM,
     RERUN,

@@ -16,7 +16,7 @@ from classgap.train import TrainConfig
 
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parents[1] / "docs" / "evidence.md"
-SUITES = ("cifar10", "cifar100", "fashion", "embeddings", "digits", "longtail")
+SUITES = ("cifar10", "cifar100", "fashion", "embeddings", "digits", "field")
 RULE = RULES["last"]
 HEAD = """\
 # Evidence
