@@ -35,7 +35,7 @@ def suite() -> Suite:
         [
             "data=fashion_mnist",
             "data.per_class=100",
-            "data.val_fraction=0.05",
+            "data.val_fraction=0.01",
             "model=wrn-10-1",
             "epochs=40",
             "batch=64",
