@@ -1,12 +1,12 @@
 """Handwritten digits, few training images a class: a task anybody can repeat in minutes, without a download.
 
     classgap bench benchmarks/evidence/digits.py
-Cost: 120 runs, 2 to 10 seconds each on one core.
+Cost: 170 runs, 2 to 10 seconds each on one core.
 """
 
 from __future__ import annotations
 
-from evidence_common import HEADLINE_SEEDS, KEY_VARIANTS
+from evidence_common import HEADLINE_SEEDS, KEY_VARIANTS, default_with, slower
 
 from classgap.bench import Suite, Task
 from classgap.train import TrainConfig
@@ -20,7 +20,14 @@ def suite() -> Suite:
             Task("short", base.override(["epochs=15"]), "15 epochs: training stops before the classes are separated"),
             Task("long", base.override(["epochs=100"]), "100 epochs: to training accuracy 1.0"),
         ),
-        variants=KEY_VARIANTS,
+        variants=(
+            *KEY_VARIANTS,
+            default_with(0.03),
+            default_with(0.3),
+            default_with(1.0),
+            default_with(3.0),
+            slower(0.025),
+        ),
         seeds=HEADLINE_SEEDS,
         about=__doc__.split("\n", 1)[0],
     )
