@@ -40,7 +40,16 @@ def suite() -> Suite:
             # The reference of "MR² + AutoAugment" and a remedy of its own.
             Variant("cross_entropy + AutoAugment", settings=(AUTOAUGMENT,), note="augmentation as the remedy"),
             Variant("MR² (default) + AutoAugment", "mr2", settings=(AUTOAUGMENT,)),
-            *only_on(("wrn-10-1",), RERUN, SMOOTHING, margin_only("γ only, c̄=2", 2.0), TEMPERATURE, default_with(1.0)),
+            default_with(1.0),
+            *only_on(
+                ("wrn-10-1",),
+                RERUN,
+                SMOOTHING,
+                margin_only("γ only, c̄=2", 2.0),
+                TEMPERATURE,
+                default_with(0.3),
+                default_with(3.0),
+            ),
         ),
         seeds=SEEDS,
         about=__doc__.split("\n", 1)[0],

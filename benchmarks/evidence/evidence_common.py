@@ -78,6 +78,11 @@ def slower(rate: float) -> Variant:
     return Variant(name, settings=(f"optim.lr={rate:g}",), note="control: half the learning rate")
 
 
+DECAY = Variant(
+    "cross_entropy, weight decay 0.005",
+    settings=("optim.weight_decay=0.005",),
+    note="control: ten times the weight decay, which shrinks features too",
+)
 KEY_VARIANTS = (
     ERM,
     RERUN,

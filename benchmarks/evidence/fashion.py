@@ -9,6 +9,7 @@ from __future__ import annotations
 from evidence_common import (
     AUTOAUGMENT,
     CENTER,
+    DECAY,
     ERM,
     FOCAL,
     GROUP_DRO,
@@ -64,7 +65,7 @@ def suite() -> Suite:
                 note="augmentation as the remedy",
             ),
             *only_on(("plain",), default_with(0.03), default_with(3.0), slower(0.05), MR2_PAPER),
-            *only_on(("plain",), FOCAL, CENTER, LDAM, GROUP_DRO, SAM),
+            *only_on(("plain",), DECAY, FOCAL, CENTER, LDAM, GROUP_DRO, SAM),
         ),
         seeds=SEEDS,
         about=__doc__.split("\n", 1)[0],

@@ -22,6 +22,7 @@ from classgap.measure import AuditReport, plot
 from classgap.measure.angles import angles_between
 from classgap.measure.groups import THIRDS
 from classgap.train import TrainConfig
+from classgap.train.predict import Predictions
 from classgap.train.run import start
 
 HERE = Path(__file__).resolve().parent

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import figures
+
 from classgap.bench import RULES, Result, Suite, load_suite, read_results
 from classgap.bench.render import Table
 from classgap.bench.tables import TaskTables, suite_tables
@@ -42,6 +44,7 @@ def page() -> str:
             found.append((suite, results, suite_tables(suite, results, rule=RULE)))
     parts = [HEAD.format(rule=RULE.meaning), (HERE / "findings.md").read_text()]
     parts.append(_overview([(suite, tables) for suite, _, tables in found]).render("md", level=2))
+    parts.append(_pictures(figures.draw(found)))
     parts += [_section(suite, results, tables) for suite, results, tables in found]
     return "\n".join(parts)
 
@@ -64,6 +67,11 @@ def _overview(found: Sequence[tuple[Suite, list[TaskTables]]]) -> Table:
         "Verdicts of classgap compare against the reference, from the tables below; the last column counts variants."
     )
     return Table("At a glance", caption, heads, tuple(rows))
+
+
+def _pictures(drawn: Sequence[tuple[str, str]]) -> str:
+    lines = [f"![{name}](images/{name})\n\n{caption}\n" for name, caption in drawn]
+    return "\n".join(["## Pictures\n", *lines])
 
 
 def _section(suite: Suite, results: Mapping[str, Result], tables: Sequence[TaskTables]) -> str:

@@ -1,0 +1,199 @@
+"""The pictures of docs/evidence.md, drawn from the committed results."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import numpy as np
+
+from classgap.bench import Result, Suite
+from classgap.bench.tables import TaskTables
+from classgap.measure import plot
+from classgap.measure.groups import THIRDS
+
+IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
+DEFAULT, REFERENCE = "MR² (default)", "cross_entropy"
+DEFAULT_WEIGHT = 0.1
+WEIGHT, MARGIN = re.compile(r"MR² \(default\), λ=([\d.]+)"), re.compile(r"γ only, c̄=([\d.]+)")
+MEASURES = {"overall": "#3f8fd2", "hard third": "#e8703a"}
+Found = Sequence[tuple[Suite, Mapping[str, Result], list[TaskTables]]]
+Records = list[dict[str, Any]]
+
+
+def draw(found: Found) -> list[tuple[str, str]]:
+    """Write every picture there are results for; the file name and the caption of each."""
+    made = (
+        ("evidence_weight", _curve(_points(found, _weight), "λ of the default form"), WEIGHT_CAPTION),
+        ("evidence_margin", _curve(_points(found, _margin), "mean margin c̄, no representation term"), MARGIN_CAPTION),
+        ("evidence_spread_effect", _effect(_class_changes(found)), EFFECT_CAPTION),
+        ("evidence_spread_course", _course(_spread_courses(found)), COURSE_CAPTION),
+    )
+    kept = []
+    for name, chart, caption in made:
+        if chart is not None:
+            plot.save(chart, IMAGES / f"{name}.svg")
+            kept.append((f"{name}.svg", caption))
+    return kept
+
+
+WEIGHT_CAPTION = (
+    "**Weight of the representation term.** Difference to cross-entropy in points, with its 95 % interval, against λ; "
+    "the default is 0.1. Hard third: cross-fitted ranking."
+)
+MARGIN_CAPTION = (
+    "**Mean logit margin.** The same against c̄, without the representation term. At c̄=2 a uniform temperature gives the same "
+    "figures (tables below)."
+)
+EFFECT_CAPTION = (
+    "**Who gains?** Change of each class's accuracy with the default against the spread of its features under cross-entropy, "
+    "relative to the mean class; r is the correlation of spread with *accuracy* under cross-entropy. Margins from spread can "
+    "favour hard classes only where r is clearly negative."
+)
+COURSE_CAPTION = (
+    "**Spread of the features during training**, by third of the classes, ranked on validation data in each epoch; "
+    "mean over seeds."
+)
+
+
+def _weight(name: str) -> float | None:
+    if name == DEFAULT:
+        return DEFAULT_WEIGHT
+    match = WEIGHT.fullmatch(name)
+    return float(match[1]) if match else None
+
+
+def _margin(name: str) -> float | None:
+    match = MARGIN.fullmatch(name)
+    return float(match[1]) if match else None
+
+
+def _points(found: Found, value_of: Any) -> Records:
+    rows: Records = []
+    for title, task in _tasks(found):
+        values = {name: value_of(name) for name in task.comparisons}
+        settings = {name: value for name, value in values.items() if value is not None}
+        if len(settings) < 3:
+            continue
+        for name, value in settings.items():
+            comparison = task.comparisons[name]
+            deltas = {"overall": comparison.metrics["overall"], "hard third": comparison.groups["cross"]["hard"]}
+            rows += [
+                {"task": title, "value": value, "measure": measure}
+                | {key: round(100 * getattr(d.delta, key), 3) for key in ("value", "low", "high")}
+                | {"setting": value}
+                for measure, d in deltas.items()
+            ]
+    return rows
+
+
+def _tasks(found: Found) -> Iterator[tuple[str, TaskTables]]:
+    for suite, _, tables in found:
+        for task in tables:
+            yield f"{suite.name}: {task.task.name}", task
+
+
+def _curve(rows: Records, title: str) -> alt.TopLevelMixin | None:
+    if not rows:
+        return None
+    colour = alt.Color(
+        "measure:N",
+        scale=alt.Scale(domain=list(MEASURES), range=list(MEASURES.values())),
+        legend=alt.Legend(title=None),
+    )
+    across = alt.X("setting:Q", scale=alt.Scale(type="log", nice=False), title=title)
+    axis = alt.Y("value:Q", title="points against cross-entropy")
+    base = alt.Chart().encode(across, colour)
+    zero = alt.Chart().mark_rule(strokeDash=[4, 4]).encode(y=alt.datum(0))
+    layers = (
+        zero,
+        base.mark_rule(strokeWidth=2, opacity=0.5).encode(y="low:Q", y2="high:Q"),
+        base.mark_line(opacity=0.6).encode(axis),
+        base.mark_circle(size=60, opacity=1).encode(axis),
+    )
+    return _side_by_side(alt.layer(*layers), rows)
+
+
+def _side_by_side(chart: Any, rows: Records, *, height: int = 200) -> alt.TopLevelMixin:
+    """One panel for each task, each with its own scale."""
+    sized = chart.properties(width=230, height=height)
+    sized.data = alt.InlineData(values=rows)
+    facets = sized.facet(facet=alt.Facet("task:N", title=None, sort=None), columns=3)
+    return facets.resolve_scale(y="independent", x="independent")  # type: ignore[no-any-return]
+
+
+def _class_changes(found: Found) -> Records:
+    rows: Records = []
+    for suite, results, tables in found:
+        for task in tables:
+            if DEFAULT not in task.comparisons:
+                continue
+            runs = [
+                r for r in results.values() if (r.task, r.variant) == (task.task.name, REFERENCE) and r.class_spread
+            ]
+            if not runs:
+                continue
+            spread = np.mean([np.asarray(run.class_spread, float) for run in runs], axis=0)
+            table = task.comparisons[DEFAULT].per_class
+            r = float(np.corrcoef(spread, table["before"])[0, 1])
+            title = f"{suite.name}: {task.task.name} (r = {r:+.2f})"
+            rows += [
+                {"task": title, "spread": round(float(s / spread.mean()), 4), "change": round(100 * float(c), 3)}
+                for s, c in zip(spread, table["delta"], strict=True)
+            ]
+    return rows
+
+
+def _effect(rows: Records) -> alt.TopLevelMixin | None:
+    if not rows:
+        return None
+    points = (
+        alt.Chart()
+        .mark_circle(size=36, opacity=0.75, color=MEASURES["overall"])
+        .encode(
+            alt.X("spread:Q", title="spread, 1 = mean class", scale=alt.Scale(zero=False)),
+            alt.Y("change:Q", title="change in points"),
+        )
+    )
+    zero = alt.Chart().mark_rule(strokeDash=[4, 4]).encode(y=alt.datum(0))
+    return _side_by_side(alt.layer(zero, points), rows)
+
+
+def _spread_courses(found: Found) -> Records:
+    rows: Records = []
+    for suite, results, tables in found:
+        for task in tables:
+            for variant in (REFERENCE, DEFAULT):
+                runs = [r for r in results.values() if (r.task, r.variant) == (task.task.name, variant)]
+                for third in THIRDS:
+                    curves = [r.curve[f"spread_{third}"] for r in runs if f"spread_{third}" in r.curve]
+                    if not curves:
+                        continue
+                    mean = np.mean(np.asarray(curves, float), axis=0)
+                    rows += [
+                        {"task": f"{suite.name}: {task.task.name}", "variant": variant, "third": third}
+                        | {"epoch": epoch, "spread": round(float(value), 4)}
+                        for epoch, value in enumerate(mean, 1)
+                    ]
+    return rows
+
+
+def _course(rows: Records) -> alt.TopLevelMixin | None:
+    if not rows:
+        return None
+    lines = (
+        alt.Chart()
+        .mark_line()
+        .encode(
+            alt.X("epoch:Q"),
+            alt.Y("spread:Q", title="‖s‖", scale=alt.Scale(zero=False)),
+            alt.Color(
+                "third:N", scale=alt.Scale(domain=list(plot.GROUPS), range=list(plot.GROUPS.values())), title=None
+            ),
+            alt.StrokeDash("variant:N", sort=None, title=None),
+        )
+    )
+    return _side_by_side(lines, rows)
