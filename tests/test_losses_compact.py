@@ -1,4 +1,4 @@
-"""Center, range, spread-out and Gaussian-mixture losses."""
+"""Squeeze, center, range, spread-out and Gaussian-mixture losses."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from classgap.losses import (
     GaussianMixtureLoss,
     RangeLoss,
     SpreadoutLoss,
+    SqueezeLoss,
     range_terms,
     spreadout_penalty,
 )
@@ -27,6 +28,13 @@ def batch(samples: int = 14, seed: int = 1):
     logits = torch.randn(samples, K, generator=generator, dtype=torch.float64)
     features = 2 + 3 * torch.randn(samples, D, generator=generator, dtype=torch.float64)
     return logits, torch.randint(0, K - 1, (samples,), generator=generator), features  # the last class is absent
+
+
+@pytest.mark.parametrize("of", ["features", "logits"])
+def test_squeeze_matches_reference(of):
+    logits, target, features = batch()
+    expected = compact.squeeze(logits.numpy(), features.numpy(), target.tolist(), 0.2, of)
+    assert SqueezeLoss(K, weight=0.2, of=of)(logits, target, features).item() == pytest.approx(expected)
 
 
 def test_center_loss_and_its_centres_match_reference():

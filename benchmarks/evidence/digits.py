@@ -1,12 +1,12 @@
 """Handwritten digits, few training images a class: a task anybody can repeat in minutes, without a download.
 
     classgap bench benchmarks/evidence/digits.py
-Cost: 180 runs, 2 to 10 seconds each on one core.
+Cost: 200 runs, 2 to 10 seconds each on one core.
 """
 
 from __future__ import annotations
 
-from evidence_common import DECAY, HEADLINE_SEEDS, KEY_VARIANTS, default_with, slower
+from evidence_common import DECAY, HEADLINE_SEEDS, KEY_VARIANTS, SQUEEZE, default_with, slower
 
 from classgap.bench import Suite, Task
 from classgap.train import TrainConfig
@@ -28,6 +28,7 @@ def suite() -> Suite:
             default_with(3.0),
             slower(0.025),
             DECAY,
+            *SQUEEZE,
         ),
         seeds=HEADLINE_SEEDS,
         about=__doc__.split("\n", 1)[0],

@@ -83,6 +83,15 @@ DECAY = Variant(
     settings=("optim.weight_decay=0.005",),
     note="control: ten times the weight decay, which shrinks features too",
 )
+SQUEEZE = tuple(
+    Variant(
+        f"squeeze, weight {weight:g}",
+        "squeeze",
+        {"weight": weight, "of": "features"},
+        note="control: a price on large features, whatever their class",
+    )
+    for weight in (0.003, 0.01)
+)
 KEY_VARIANTS = (
     ERM,
     RERUN,

@@ -96,6 +96,12 @@ def _tasks(found: Found) -> Iterator[tuple[str, TaskTables]]:
             yield f"{suite.name}: {task.task.name}", task
 
 
+def _runs(suite: Suite, results: Mapping[str, Result], task: str, variant: str) -> list[Result]:
+    """By configuration: names of variants may have meant something else in older lines."""
+    wanted = (job.key for job in suite.jobs() if (job.task, job.variant) == (task, variant))
+    return [results[key] for key in wanted if key in results and not results[key].diverged]
+
+
 def _curve(rows: Records, title: str) -> alt.TopLevelMixin | None:
     if not rows:
         return None
@@ -167,7 +173,7 @@ def _spread_courses(found: Found) -> Records:
     for suite, results, tables in found:
         for task in tables:
             for variant in (REFERENCE, DEFAULT):
-                runs = [r for r in results.values() if (r.task, r.variant) == (task.task.name, variant)]
+                runs = _runs(suite, results, task.task.name, variant)
                 for third in THIRDS:
                     curves = [r.curve[f"spread_{third}"] for r in runs if f"spread_{third}" in r.curve]
                     if not curves:

@@ -9,6 +9,15 @@ import numpy as np
 from reference.softmax import cross_entropy, mean
 
 
+def squeeze(logits, features, labels, weight, of):
+    return mean(
+        [
+            cross_entropy(z, y) + weight * sum(v**2 for v in (x if of == "features" else z))
+            for z, x, y in zip(logits, features, labels, strict=True)
+        ]
+    )
+
+
 def center(features, labels, centers):
     return mean([0.5 * np.sum((x - centers[y]) ** 2) for x, y in zip(features, labels, strict=True)])
 

@@ -63,6 +63,7 @@ from classgap.losses._mr2 import MR2Loss, gamma_margin_cross_entropy, margins_fr
 from classgap.losses._pairs import within_class_pull
 from classgap.losses._reweight import ClassBalancedLoss, FocalLoss, focal_cross_entropy, sigmoid_cross_entropy
 from classgap.losses._robust import FairDROLoss, GroupDROLoss, chi_square_weights
+from classgap.losses._squeeze import SqueezeLoss
 from classgap.losses._weights import ClassWeightedLoss, effective_number_weights
 
 __all__ = [
@@ -98,6 +99,7 @@ __all__ = [
     "SeesawLoss",
     "SphereFaceLoss",
     "SpreadoutLoss",
+    "SqueezeLoss",
     "SupConLoss",
     "VSLoss",
     "arcface_cosine",
