@@ -1,12 +1,12 @@
 """Handwritten digits, few training images a class: a task anybody can repeat in minutes, without a download.
 
     classgap bench benchmarks/evidence/digits.py
-Cost: 200 runs, 2 to 10 seconds each on one core.
+Cost: 220 runs, 2 to 10 seconds each on one core.
 """
 
 from __future__ import annotations
 
-from evidence_common import DECAY, HEADLINE_SEEDS, KEY_VARIANTS, SQUEEZE, default_with, slower
+from evidence_common import DECAY, HEADLINE_SEEDS, KEY_VARIANTS, SQUEEZE, WEIGHTS, default_with, slower
 
 from classgap.bench import Suite, Task
 from classgap.train import TrainConfig
@@ -22,10 +22,7 @@ def suite() -> Suite:
         ),
         variants=(
             *KEY_VARIANTS,
-            default_with(0.03),
-            default_with(0.3),
-            default_with(1.0),
-            default_with(3.0),
+            *map(default_with, WEIGHTS),
             slower(0.025),
             DECAY,
             *SQUEEZE,

@@ -1,7 +1,7 @@
 """Frozen CIFAR-100 embeddings, 100 training samples a class: what does each part of MR² do?
 
     classgap bench benchmarks/evidence/embeddings.py
-Cost: 170 runs, 7 to 25 seconds each on one core.
+Cost: 185 runs, 7 to 25 seconds each on one core.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from evidence_common import (
     SQUEEZE,
     TEMPERATURE,
     WEIGHTED,
+    WEIGHTS,
     default_with,
     margin_only,
     only_on,
@@ -68,7 +69,7 @@ def suite() -> Suite:
             margin_only("γ only, c̄=2, p=1", 2.0, p=1.0),
             margin_only("γ only, c̄=2, p=3", 2.0, p=3.0),
             *only_on(TRAINED_FEATURES, *(pull_only(f"pull only, λ={lam}", lam) for lam in (0.03, 0.1, 0.3, 1.0))),
-            *only_on(TRAINED_FEATURES, default_with(0.3), default_with(1.0), default_with(3.0), slower(0.025)),
+            *only_on(TRAINED_FEATURES, *map(default_with, WEIGHTS), slower(0.025)),
             *only_on(TRAINED_FEATURES, *SQUEEZE),
             *only_on(TRAINED_FEATURES, MR2_PAPER, MR2, MR2_SCALE_FREE, MR2_WEIGHTED),
         ),

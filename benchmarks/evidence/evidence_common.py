@@ -59,6 +59,7 @@ MR2_WEIGHTED = Variant(
     note="the same, each loss multiplied by its margin",
 )
 TEMPERATURE = margin_only("uniform temperature 2", 2.0, gamma_rule="uniform")
+WEIGHTS = (0.03, 0.3, 1.0, 3.0, 10.0, 30.0)  # of the representation term, beside the default
 AUTOAUGMENT = "data.augment=crop,flip,autoaugment"
 FOCAL = Variant("focal", "focal")
 CENTER = Variant("center loss", "center")
