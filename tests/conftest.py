@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,3 +16,11 @@ def shared_data() -> Path:
     if not SHARED.is_dir():
         pytest.skip("needs the real CIFAR archives in ../shared/data, which this machine does not have")
     return SHARED
+
+
+@pytest.fixture(scope="session")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The tiny suite of the bench with its folder and results."""
+    from bench_suite import run_all
+
+    return run_all(tmp_path_factory.mktemp("done"))

@@ -331,6 +331,24 @@ def test_a_bad_setting_is_one_sentence_and_exit_code_2() -> None:
     assert "there is no run in no/such/run" in missing.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--set", "epochs=1", "batch=8"], "every setting needs its own --set: write --set batch=8"),
+        (["epochs=1", "batch=8"], "write --set epochs=1 --set batch=8"),
+        (["one.py", "two.py"], "train runs one recipe, got one.py, two.py"),
+    ],
+)
+def test_words_without_an_option_are_explained(words: list[str], message: str) -> None:
+    from typer.testing import CliRunner
+
+    from classgap.cli._app import app
+
+    done = CliRunner().invoke(app, ["train", *words])
+    assert isinstance(done.exception, InputError)
+    assert message in str(done.exception)
+
+
 def test_recipes_that_cannot_be_used(tmp_path: Path) -> None:
     from classgap.cli.train import load_recipe
 

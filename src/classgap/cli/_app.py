@@ -44,7 +44,7 @@ app.command()(demo)
 app.command()(audit)
 app.command()(compare)
 app.command()(fix)
-app.command()(train)
+app.command(context_settings={"allow_extra_args": True})(train)  # it says itself what is wrong with them
 app.command()(bench)
 app.add_typer(data_app, name="data")
 app.command()(methods)

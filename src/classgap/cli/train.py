@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
 
 def train(
+    context: typer.Context,
     recipe: Annotated[
         str | None,
         typer.Argument(help="Python file with config(quick=False) -> TrainConfig, or its name under recipes/."),
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. optim.lr=0.05.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. optim.lr=0.05; repeatable."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; by default runs/ and a name made of it.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue where the run in this folder stopped.")] = False,
@@ -43,6 +45,7 @@ def train(
 
     if precision is not None:
         settings = [*(settings or []), f"precision={precision}"]
+    _check_words([*([] if recipe is None else [recipe]), *context.args])
     config, folder = _resolve(recipe, settings or [], out, resume, quick)
     # With several devices this runs once for each; one of them talks.
     console = Console(quiet=any(os.environ.get(rank, "0") != "0" for rank in ("LOCAL_RANK", "NODE_RANK")))
@@ -68,6 +71,14 @@ def train(
         console.print(f"interrupted; continue with: classgap train --resume --out {folder}", highlight=False)
         raise typer.Exit(130) from None
     _report(console, result)
+
+
+def _check_words(words: list[str]) -> None:
+    """Words that belong to no option: at most a recipe. A setting among them has lost its option."""
+    if loose := [word for word in words if "=" in word]:
+        raise InputError(f"every setting needs its own --set: write {' '.join(f'--set {word}' for word in loose)}")
+    if len(words) > 1:
+        raise InputError(f"train runs one recipe, got {', '.join(words)}")
 
 
 def _resolve(

@@ -189,6 +189,15 @@ class GMLLoss(CompositeLoss):
         self._teacher: list[nn.Module] = []  # in a list: frozen, and no part of this module's state
         self._lesson: tuple[Tensor, Tensor] | None = None
 
+    @staticmethod
+    def teacher(params: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        """Name and parameters of the loss a teacher is trained with, given those of this one.
+
+        As in the release: the classification term alone, balanced softmax on scaled cosines, so that its distillation favours
+        no class.
+        """
+        return "dbm", {"variant": "bs", "k_m": 0.0, "s": params.get("scale", 30.0)}
+
     def bind_teacher(self, teacher: nn.Module) -> None:
         """Use this trained network, which must return ``(logits, features)`` (see :class:`classgap.heads.FeatureTap`)."""
         self._teacher = [teacher.eval().requires_grad_(False)]

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from classgap.measure.groups import THIRDS, thirds
 from classgap.stats import ClassMoments, all_reduce_sum, class_sums
+from classgap.stats.collectives import rank_and_world
 from classgap.train.checkpoint import replace_file
 
 
@@ -43,27 +44,33 @@ class EpochMeter:
                 total = len(target) * value.detach().double().reshape(())
                 self.losses[name] = self.losses[name] + total if name in self.losses else total
 
-    @property
     def finite(self) -> bool:
-        """Whether training still makes sense."""
-        return all(bool(torch.isfinite(value)) for value in self.losses.values())
+        """Whether training still makes sense. A collective: all processes get the same answer, so that all stop or none."""
+        return all(bool(torch.isfinite(total)) for total in self._totals()[2].values())
 
     def state_dict(self) -> dict[str, Any]:
-        return {"hits": self.hits, "seen": self.seen, "losses": self.losses, "moments": self.moments.state_dict()}
+        """Sums over all processes. A collective."""
+        hits, seen, losses = self._totals()
+        return {"hits": hits, "seen": seen, "losses": losses, "moments": self.moments.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        device = self.seen.device
-        self.hits, self.seen = state["hits"].to(device), state["seen"].to(device)
-        self.losses = {name: value.to(device) for name, value in state["losses"].items()}
+        """Go on from :meth:`state_dict`; the first process takes the sums, for they are added up over processes again."""
+        device, share = self.seen.device, int(rank_and_world()[0] == 0)
+        self.hits, self.seen = share * state["hits"].to(device), share * state["seen"].to(device)
+        self.losses = {name: share * value.to(device) for name, value in state["losses"].items()}
         self.moments.load_state_dict(state["moments"])
 
     def record(self) -> dict[str, Any]:
-        """Means over the epoch; per class nan where there is nothing to average."""
-        hits, seen, *totals = all_reduce_sum(self.hits, self.seen, *self.losses.values())
+        """Means over the epoch; per class nan where there is nothing to average. A collective."""
+        hits, seen, losses = self._totals()
         count = float(seen.sum())
-        means = {name: float(total) / count for name, total in zip(self.losses, totals, strict=True)}
+        means = {name: float(total) / count for name, total in losses.items()}
         spread = self.moments.class_spread.sqrt().cpu().numpy()
         return {"train": {**means, "accuracy": float(hits.sum()) / count}, "spread": {"per_class": spread}}
+
+    def _totals(self) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        hits, seen, *losses = all_reduce_sum(self.hits, self.seen, *self.losses.values())
+        return hits, seen, dict(zip(self.losses, losses, strict=True))
 
 
 def accuracy_by_class(scores: Tensor, target: Tensor, num_classes: int) -> NDArray[np.float64]:

@@ -86,17 +86,22 @@ class FittedTrainer(Trainer):
 
     @torch.no_grad()
     def _evidence(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Scores, features and labels of the training set, augmented as in training, the network in evaluation mode."""
-        batches = copy.copy(self.batches)
-        batches.views, batches.mix, batches.order = 1, None, shuffled(len(self.data.train), self.config.seed)
+        """Scores, features and labels of the training set, augmented as in training, the network in evaluation mode.
+
+        Rows come in the order of the training set, pass by pass, whatever the number of processes that made them.
+        """
+        batches, count = copy.copy(self.batches), len(self.data.train)
+        batches.views, batches.mix, batches.order = 1, None, shuffled(count, self.config.seed)
         self.model.eval()
         rows = []
         for turn in range(self.passes if batches.policies else 1):
             for batch in batches.epoch(turn):
                 logits, features = self.model(batch.x)
-                rows.append((self.criterion.scores(logits, features).float(), features.float(), batch.y))
-        scores, features, y = (gather_rows(torch.cat(parts)) for parts in zip(*rows, strict=True))
-        return scores, features, y
+                scores = self.criterion.scores(logits, features)
+                rows.append((scores.float(), features.float(), batch.y, turn * count + batch.index))
+        scores, features, y, place = (gather_rows(torch.cat(parts)) for parts in zip(*rows, strict=True))
+        order = place.argsort()
+        return scores[order], features[order], y[order]
 
     def _corrected(self, scores: Tensor, features: Tensor) -> Tensor:
         new = self.estimator.transform(scores.cpu().numpy(), features=features.cpu().numpy())

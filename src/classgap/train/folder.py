@@ -41,17 +41,23 @@ def write_run(folder: Path, config: TrainConfig, split: str) -> None:
     replace_file(temporary, folder / "run.json")
 
 
+def has_results(folder: Path) -> bool:
+    """Whether the run in ``folder`` has been evaluated and saved."""
+    return (folder / "model.safetensors").exists()
+
+
 def write_results(trainer: Trainer) -> tuple[Predictions, Predictions | None]:
     """Evaluate and save the finished run; returns the predictions on test and validation set. Every process calls this."""
     data = trainer.data
     test = trainer.predictions(data.test)
     val = None if data.val is None else trainer.predictions(data.val)
     if trainer.fabric.is_global_zero:
-        temporary = trainer.folder / "model.safetensors.tmp"
-        temporary.write_bytes(save(trainer.weights()))
-        replace_file(temporary, trainer.folder / "model.safetensors")
         for name, predictions in (("test", test), ("val", val)):
             if predictions is not None:
                 predictions.save(trainer.folder / f"predictions_{name}.npz")
+        # The weights come last: they say that everything is there, see has_results.
+        temporary = trainer.folder / "model.safetensors.tmp"
+        temporary.write_bytes(save(trainer.weights()))
+        replace_file(temporary, trainer.folder / "model.safetensors")
     trainer.fabric.barrier()
     return test, val

@@ -297,7 +297,7 @@ class Trainer:
         self._saved_rng = saved["rng"]
 
     def _require_finite(self) -> None:
-        if not self.meter.finite:
+        if not self.meter.finite():
             raise DivergedError(
                 f"the loss is not finite in epoch {self.epoch + 1}: lower optim.lr or the weights of the method's terms, or "
                 f"set optim.clip; the last good checkpoint is {self.checkpoint}"

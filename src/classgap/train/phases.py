@@ -17,7 +17,7 @@ from classgap._checks import InputError
 from classgap.data import TrainingData
 from classgap.train.build import build_network, declared_loss
 from classgap.train.config import MethodConfig, PartConfig, TrainConfig
-from classgap.train.folder import read_run, write_results, write_run
+from classgap.train.folder import has_results, read_run, write_results, write_run
 from classgap.train.loop import Progress, Trainer, Trains, Watcher
 
 
@@ -77,6 +77,12 @@ def plain_run(config: TrainConfig) -> TrainConfig:
     )
 
 
+def _teacher_run(config: TrainConfig) -> TrainConfig:
+    """What trains a teacher: the loss that the method wants it to have, everything else as plain as can be."""
+    name, params = declared_loss(config).cls.teacher(config.method.params)  # type: ignore[attr-defined]
+    return dataclasses.replace(plain_run(config), method=MethodConfig(name, params))
+
+
 def _open(
     phases: tuple[Phase, ...], data: TrainingData, fabric: Fabric, folder: Path, watch: Watcher | None
 ) -> Trainer:
@@ -99,7 +105,7 @@ def _open(
         if earlier and last.begin is not None:
             last.begin(trainer, train_first(trainer, tuple(earlier)))
         if taught and teacher is None:
-            trainer.bind_teacher(train_first(trainer, (Phase("teacher", plain_run(last.config)),)).model.module)
+            trainer.bind_teacher(train_first(trainer, (Phase("teacher", _teacher_run(last.config)),)).model.module)
 
     trainer.groundwork = groundwork
     return trainer
@@ -110,8 +116,9 @@ def _run(trainer: Trainer) -> Trainer:
     trainer.resume()
     if trainer.fabric.is_global_zero:
         write_run(trainer.folder, trainer.config, trainer.data.split_hash)
-    if not trainer.finished:
-        trainer.run()
+    trainer.run()
+    # Also of a run that ended its training and was cut off before it had written them.
+    if not trainer.fabric.broadcast(has_results(trainer.folder)):
         write_results(trainer)
     return trainer
 
@@ -120,14 +127,13 @@ def _given_teacher(config: TrainConfig, data: TrainingData) -> nn.Module:
     """The network of the finished run that ``config.teacher`` names."""
     folder = Path(config.teacher or "")
     trained = read_run(folder)
-    weights = folder / "model.safetensors"
-    if trained is None or not weights.exists():
+    if trained is None or not has_results(folder):
         raise InputError(f"teacher={folder} must be the folder of a finished run, with run.json and model.safetensors")
     network = build_network(dataclasses.replace(trained, teacher=None), data)
     if network.experts:
         raise InputError(f"teacher={folder} holds several networks; a teacher must be a single one")
     try:
-        network.model.load_state_dict(load_file(weights))
+        network.model.load_state_dict(load_file(folder / "model.safetensors"))
     except RuntimeError as error:
         raise InputError(f"the teacher in {folder} does not fit these data: {error}") from error
     return network.model

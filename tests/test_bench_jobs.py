@@ -1,0 +1,102 @@
+"""Jobs of the bench: they survive crashes and are never run twice."""
+
+from __future__ import annotations
+
+import multiprocessing
+import queue
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench_suite import EPOCHS, same, tiny
+from classgap.bench import Task, Variant, read_results
+from classgap.bench.jobs import JobFolder
+from classgap.bench.pool import Event, run_jobs, work
+from classgap.bench.results import collect_done
+from classgap.bench.tables import suite_tables
+from classgap.bench.work import run_job
+from classgap.train.epoch import read_log
+
+
+class Crash(Exception):
+    pass
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 1.0])  # in mid-epoch, at the end of one, after the last
+def test_a_job_cut_off_becomes_what_it_would_have_been(done: Any, tmp_path: Path, share: float) -> None:
+    suite, _, results = done
+    job = suite.jobs()[2]
+    folder = JobFolder(tmp_path, job)
+
+    def crash(now: float) -> None:
+        if now >= share:
+            raise Crash
+
+    with pytest.raises(Crash), folder.claimed():
+        run_job(job, folder, crash)
+    assert not folder.done.exists()
+    with folder.claimed() as mine:
+        assert mine  # the lock went with the crash
+        again = run_job(job, folder)
+    assert same(again, results[job.key])
+    assert len(read_log(folder.path / "log.jsonl")) == EPOCHS
+
+
+def test_a_job_belongs_to_one_worker(done: Any, tmp_path: Path) -> None:
+    suite, out, _ = done
+    job = suite.jobs()[0]
+    with JobFolder(tmp_path, job).claimed() as first, JobFolder(tmp_path, job).claimed() as second:
+        assert first
+        assert not second
+    with JobFolder(out, job).claimed() as mine:
+        assert not mine  # done
+
+
+def test_workers_share_jobs_and_one_that_is_killed_is_replaced(done: Any, tmp_path: Path) -> None:
+    suite, _, results = done
+    events: list[Event] = []
+
+    def tell(event: Event | None) -> None:
+        if event is not None:
+            if event.kind == "running" and not any(e.kind == "running" for e in events):
+                multiprocessing.active_children()[0].kill()
+            events.append(event)
+
+    path = tmp_path / "results.jsonl"
+    errors = run_jobs(suite.jobs(), tmp_path, results=path, workers=2, threads=1, tell=tell)
+    assert errors == {}
+    assert sorted(e.key for e in events if e.kind == "done") == sorted(results)  # every job, none twice
+    found = read_results([path])
+    assert all(same(found[key], result) for key, result in results.items())
+
+
+def test_a_job_that_cannot_be_run_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # this process wants its Ctrl-C
+    base = tiny().tasks[0].config
+    suite = tiny(
+        tasks=(Task("missing", base.override(["data=npz:nowhere.npz"])), Task("digits", base)),
+        variants=(Variant("erm"),),
+        seeds=(0,),
+    )
+    events: queue.Queue[Event] = queue.Queue()
+    work(suite.jobs(), tmp_path, tmp_path / "r.jsonl", 1, "this session", events)
+    missing, digits = suite.jobs()
+    told = [event for event in events.queue if event.kind != "running"]
+    assert [(event.kind, event.key) for event in told] == [("failed", missing.key), ("done", digits.key)]
+    assert "no file nowhere.npz" in told[0].text
+    assert set(read_results([tmp_path / "r.jsonl"])) == {digits.key}
+    assert JobFolder(tmp_path, missing).failed("another session") is None  # which will try again
+
+
+def test_a_diverging_run_is_a_result(tmp_path: Path) -> None:
+    suite = tiny(variants=(Variant("erm"), Variant("wild", settings=("optim.lr=1e30",))), seeds=(0,))
+    for job in suite.jobs():
+        run_job(job, JobFolder(tmp_path, job))
+    results = {result.key: result for result in collect_done(suite.jobs(), tmp_path)}
+    wild = results[suite.jobs()[1].key]
+    assert "not finite in epoch" in wild.diverged
+    assert wild.candidates == ()
+    table = suite_tables(suite, results)[0].accuracy
+    assert table.rows[1][:3] == ("wild", "0 + 1 diverged", "–")

@@ -1,0 +1,108 @@
+"""Results of the bench: files that merge and mend, and honest selection of an epoch."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench_suite import same
+from classgap._checks import InputError
+from classgap.bench import RULES, Result, append_results, read_results
+from classgap.bench.results import Candidate, pack, unpack
+
+
+@pytest.mark.parametrize("num_classes", [3, 256, 1000])
+def test_packed_predictions_come_back(num_classes: int) -> None:
+    rng = np.random.default_rng(0)
+    y_true, y_pred = rng.integers(0, num_classes, (2, 5000))
+    order = np.argsort(y_true, kind="stable")
+    assert (unpack(pack(y_true, y_pred, num_classes), y_true[order], num_classes) == y_pred[order]).all()
+
+
+def test_a_result_agrees_with_itself(done: Any) -> None:
+    _, _, results = done
+    for result in results.values():
+        assert {rule for c in result.candidates for rule in c.rules} == {"last", "val_hard", "val_balanced"}
+        for candidate in result.candidates:
+            right = result.predictions(candidate) == result.y_true
+            assert np.bincount(result.y_true[right], minlength=10).tolist() == list(candidate.test_correct)
+            balanced = np.mean(np.array(candidate.val_correct) / np.array(result.val_support))
+            assert result.curve["val_balanced"][candidate.epoch] == pytest.approx(balanced, rel=1e-3)
+        assert same(Result.from_record(json.loads(json.dumps(result.to_record()))), result)
+
+
+def test_results_merge_and_duplicates_are_ignored(done: Any, tmp_path: Path) -> None:
+    _, _, results = done
+    everything = list(results.values())
+    one, two = tmp_path / "one.jsonl", tmp_path / "two.jsonl"
+    assert append_results(one, everything[:4]) == 4
+    assert append_results(two, everything[3:]) == 3
+    assert append_results(one, everything[2:5]) == 1
+    assert len(one.read_text().splitlines()) == 5
+    assert set(read_results([one, two, tmp_path / "absent.jsonl"])) == set(results)
+
+
+def test_a_torn_line_is_mended(done: Any, tmp_path: Path) -> None:
+    _, _, results = done
+    everything, path = list(results.values()), tmp_path / "r.jsonl"
+    append_results(path, everything[:2])
+    whole = path.read_text()
+    path.write_text(whole[:-100])  # a crash while the second line was written
+    assert len(read_results([path])) == 1
+    append_results(path, everything[1:2])
+    assert path.read_text() == whole
+    path.write_text(whole.rstrip("\n"))  # an editor took the last line end away
+    append_results(path, everything[2:3])
+    assert len(read_results([path])) == 3
+    path.write_text("{\n" + whole)
+    with pytest.raises(InputError, match="line 1, cannot be read"):
+        read_results([path])
+    path.write_text('{"key": 1}\n')
+    with pytest.raises(InputError, match="line 1, is no result"):
+        read_results([path])
+
+
+# --- selection ----------------------------------------------------------------------------------------------------------
+
+LOG = [
+    {"epoch": 0, "val": {"hard": 0.2, "balanced": 0.5}},
+    {"epoch": 1, "val": {"hard": 0.4, "balanced": 0.6}},
+    {"epoch": 2, "val": {"hard": 0.4, "balanced": 0.7}},
+    {"epoch": 3, "val": {"hard": None, "balanced": 0.6}},
+]
+
+
+def test_rules_choose_epochs() -> None:
+    assert {name: rule.best(LOG) for name, rule in RULES.items() if rule.honest} == {
+        "last": 3,
+        "val_hard": 2,  # the later of two equal ones
+        "val_balanced": 2,
+    }
+    assert RULES["val_hard"].best(LOG[:2]) == 1
+    with pytest.raises(InputError, match="val_fraction"):
+        RULES["val_hard"].best([{"epoch": 0}])
+
+
+def test_rules_pick_what_was_recorded(done: Any) -> None:
+    _, _, results = done
+    result = next(iter(results.values()))
+    made = [
+        Candidate(7, ("last",), (), (50,) * 10, ""),
+        Candidate(3, ("val_hard", "val_balanced"), (), (40,) * 5 + (60,) * 5, ""),
+        Candidate(5, (), (), (51,) * 10, ""),
+    ]
+    result = dataclasses.replace(result, candidates=tuple(made))
+    assert {name: rule.pick(result).epoch for name, rule in RULES.items()} == {
+        "last": 7,
+        "val_hard": 3,
+        "val_balanced": 3,
+        "test_oracle": 5,
+    }
+    assert "TEST ORACLE" in RULES["test_oracle"].meaning
+    with pytest.raises(InputError, match="no epoch recorded"):
+        RULES["val_hard"].pick(dataclasses.replace(result, candidates=tuple(made[:1])))
