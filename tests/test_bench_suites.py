@@ -59,6 +59,8 @@ def test_suites_that_cannot_be() -> None:
     suite = tiny()
     with pytest.raises(InputError, match="variants with different names"):
         tiny(variants=(Variant("a"), Variant("a")))
+    with pytest.raises(InputError, match="every variant must be a Variant"):
+        tiny(variants=(Variant("a"), (Variant("b"),)))
     with pytest.raises(InputError, match="must have tasks"):
         tiny(tasks=())
     with pytest.raises(InputError, match="without '/'"):

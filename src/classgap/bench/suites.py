@@ -78,12 +78,14 @@ class Suite:
     data: Path | None = None
 
     def __post_init__(self) -> None:
-        for what, members in (("task", self.tasks), ("variant", self.variants)):
+        for what, kind, members in (("task", Task, self.tasks), ("variant", Variant, self.variants)):
+            if wrong := [member for member in members if not isinstance(member, kind)]:
+                raise InputError(f"suite {self.name}: every {what} must be a {kind.__name__}, got {wrong[0]!r:.80}")
             names = [member.name for member in members]
             if not names or len(set(names)) < len(names):
                 raise InputError(f"suite {self.name} must have {what}s with different names, got {names}")
-            if wrong := [name for name in names if not name or "/" in name]:
-                raise InputError(f"suite {self.name}: the name of a {what} must be text without '/', got {wrong[0]!r}")
+            if bad := [name for name in names if not name or "/" in name]:
+                raise InputError(f"suite {self.name}: the name of a {what} must be text without '/', got {bad[0]!r}")
         if not self.reference:
             object.__setattr__(self, "reference", self.variants[0].name)
         if self.reference not in {v.name for v in self.variants}:
