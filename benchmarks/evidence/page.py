@@ -50,19 +50,15 @@ def page() -> str:
 
 
 def _overview(found: Sequence[tuple[Suite, list[TaskTables]]]) -> Table:
+    kinds = (("closed", "better", "better_hard"), ("not_hard",), ("traded", "widened"), ("worse",))
     rows = []
     for suite, tables in found:
         for task in tables:
-            verdicts = {name: c.verdict for name, c in task.comparisons.items()}
-            up = [n for n, v in verdicts.items() if v.kind in ("closed", "better", "better_hard")]
-            mixed = [
-                f"{n} ({v.title.lower()})" for n, v in verdicts.items() if v.kind in ("traded", "not_hard", "widened")
-            ]
-            down = [n for n, v in verdicts.items() if v.kind == "worse"]
-            noise = sum(v.kind == "noise" for v in verdicts.values())
-            cells = ("; ".join(names) or "–" for names in (up, mixed, down))
+            verdicts = {name: c.verdict.kind for name, c in task.comparisons.items()}
+            cells = ("; ".join(n for n, kind in verdicts.items() if kind in group) or "–" for group in kinds)
+            noise = sum(kind == "noise" for kind in verdicts.values())
             rows.append((f"{suite.name}: {task.task.name}", *cells, str(noise)))
-    heads = ("task", "better on hard, no cost seen", "mixed", "worse", "within noise")
+    heads = ("task", "better on hard, no cost seen", "better, but not shown on hard", "traded", "worse", "within noise")
     caption = (
         "Verdicts of classgap compare against the reference, from the tables below; the last column counts variants."
     )

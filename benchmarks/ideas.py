@@ -1,0 +1,152 @@
+"""Ideas on trial, scored on training images that nobody trains on: the test set is not touched.
+
+    python benchmarks/ideas.py ../shared/data/cifar100_effnetlite0_pca256.npz
+One hidden layer on CIFAR-100 embeddings, 100 samples a class; the other 400 a class are the judges. Classes are ranked by
+cross-entropy runs with other seeds, so that no variant is favoured by its own luck. Appends to evidence/ideas/results.jsonl.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from classgap.losses._scatter import within_class_scatter
+
+RESULTS = Path(__file__).resolve().parent / "evidence" / "ideas" / "results.jsonl"
+K, PER_CLASS, BATCH, EPOCHS, RATE = 100, 100, 128, 20, 0.1
+SEEDS, RANKING_SEEDS = (0, 1, 2), (100, 101, 102)
+Loss = Callable[[Tensor, Tensor, float], Tensor]  # logits, labels, share of the training that is done
+
+
+def main(archive: str) -> None:
+    torch.set_num_threads(1)
+    data = split(archive)
+    done = {(row["idea"], row["seed"]): row for row in map(json.loads, RESULTS.open())} if RESULTS.exists() else {}
+
+    def accuracy(idea: str, seed: int, loss: Loss) -> np.ndarray:
+        if (idea, seed) not in done:
+            done[idea, seed] = {"idea": idea, "seed": seed, "accuracy": train(data, seed, loss).round(4).tolist()}
+            with RESULTS.open("a") as file:
+                file.write(json.dumps(done[idea, seed], ensure_ascii=False) + "\n")
+        return np.asarray(done[idea, seed]["accuracy"])
+
+    known = np.mean([accuracy("ranking", seed, plain) for seed in RANKING_SEEDS], axis=0)
+    hardness = torch.tensor((known.mean() - known) / known.std(), dtype=torch.float32)
+    hard = known.argsort()[: K // 3]
+    for idea in ("cross-entropy", *ideas(hardness)):
+        changes = []
+        for seed in SEEDS:
+            loss = plain if idea == "cross-entropy" else ideas(hardness)[idea]
+            change = 100 * (accuracy(idea, seed, loss) - accuracy("cross-entropy", seed, plain))
+            changes.append((change.mean(), change[hard].mean()))
+        overall, third = np.mean(changes, axis=0)
+        print(f"{idea:45s} overall {overall:+.2f}  hard {third:+.2f}", flush=True)
+
+
+def split(archive: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Training and judging samples with their labels, standardised."""
+    with np.load(archive) as file:
+        x, y = torch.tensor(file["x_train"]).float(), torch.tensor(file["y_train"]).long()
+    generator = torch.Generator().manual_seed(0)
+    by_class = [members[torch.randperm(len(members), generator=generator)] for members in _members(y)]
+    train, judge = (torch.cat([m[part] for m in by_class]) for part in (slice(PER_CLASS), slice(PER_CLASS, None)))
+    x = (x - x[train].mean(0)) / x[train].std()
+    return x[train], y[train], x[judge], y[judge]
+
+
+def _members(y: Tensor) -> list[Tensor]:
+    return [(y == k).nonzero()[:, 0] for k in range(K)]
+
+
+def train(data: tuple[Tensor, Tensor, Tensor, Tensor], seed: int, loss: Loss) -> np.ndarray:
+    """Accuracy of every class after training."""
+    x, y, x_judge, y_judge = data
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(x.shape[1], 512), nn.ReLU(), nn.Linear(512, K))
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9, weight_decay=5e-4)
+    total, step = EPOCHS * (len(y) // BATCH), 0
+    for _ in range(EPOCHS):
+        for rows in torch.randperm(len(y))[: len(y) // BATCH * BATCH].view(-1, BATCH):
+            optimizer.param_groups[0]["lr"] = RATE * (1 + math.cos(math.pi * step / total)) / 2
+            optimizer.zero_grad()
+            loss(model(x[rows]), y[rows], step / total).backward()
+            optimizer.step()
+            step += 1
+    with torch.no_grad():
+        right = y_judge[model(x_judge).argmax(1) == y_judge]
+    return (torch.bincount(right, minlength=K) / torch.bincount(y_judge, minlength=K)).numpy()
+
+
+def plain(logits: Tensor, y: Tensor, _: float) -> Tensor:
+    return F.cross_entropy(logits, y)
+
+
+def ideas(hardness: Tensor) -> dict[str, Loss]:
+    """``hardness`` is the standardised held-out error of each class: better knowledge than any running statistic has."""
+
+    def offset(strength: float, start: float = 0.0) -> Loss:
+        def loss(z: Tensor, y: Tensor, done: float) -> Tensor:
+            margin = (strength if done >= start else 0.0) * hardness[y]
+            return F.cross_entropy(z.scatter_add(1, y[:, None], -margin[:, None]), y)
+
+        return loss
+
+    def temperature(strength: float) -> Loss:
+        gamma = (strength * hardness).exp()
+        gamma = gamma / gamma.mean()
+        return lambda z, y, _: F.cross_entropy(z / gamma[y][:, None], y)
+
+    def weight(strength: float) -> Loss:
+        weights = (strength * hardness).exp()
+        weights = weights / weights.mean()
+        return lambda z, y, _: (F.cross_entropy(z, y, reduction="none") * weights[y]).mean()
+
+    def pulled(strength: float, space: Callable[[Tensor], Tensor] = lambda z: z, heat: float = 1.0) -> Loss:
+        return lambda z, y, _: F.cross_entropy(z / heat, y) + strength * within_class_scatter(space(z), y).mean()
+
+    return {
+        "margin by held-out error, 0.5": offset(0.5),
+        "margin by held-out error, 1": offset(1.0),
+        "the same from half-way on, 1": offset(1.0, 0.5),
+        "logits divided by γ, γ up with error": temperature(0.2),
+        "logits divided by γ, γ down with error": temperature(-0.2),
+        "weight by held-out error": weight(0.3),
+        "margin along running confusions": Confusions(3.0),
+        "label smoothing 0.1": lambda z, y, _: F.cross_entropy(z, y, label_smoothing=0.1),
+        "temperature 2": lambda z, y, _: F.cross_entropy(z / 2, y),
+        "price on logits, 0.01": lambda z, y, _: F.cross_entropy(z, y) + 0.01 * z.square().sum(1).mean(),
+        "scatter of logits, 0.02": pulled(0.02),
+        "scatter of logits, 0.06": pulled(0.06),
+        "scatter of logits, 0.2": pulled(0.2),
+        "scatter of log-probabilities, 0.02": pulled(0.02, lambda z: z.log_softmax(1)),
+        "scatter of logits, 0.02, and temperature 2": pulled(0.02, heat=2.0),
+    }
+
+
+class Confusions:
+    """Adds to the logit of j, for samples of y, a margin in proportion to how often y is taken for j in training."""
+
+    def __init__(self, strength: float) -> None:
+        self.strength, self.mass, self.count = strength, torch.zeros(K, K), torch.zeros(K)
+
+    def __call__(self, z: Tensor, y: Tensor, done: float) -> Tensor:
+        if done == 0.0:
+            self.mass.zero_(), self.count.zero_()
+        with torch.no_grad():
+            self.mass.mul_(0.999).index_add_(0, y, z.softmax(1))
+            self.count.mul_(0.999).index_add_(0, y, torch.ones(len(y)))
+            share = (self.mass / self.count.clamp_min(1e-6)[:, None]).fill_diagonal_(0)
+            margin = self.strength * K * share / share.sum()
+        return F.cross_entropy(z + margin[y], y)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
