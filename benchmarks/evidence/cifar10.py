@@ -12,11 +12,12 @@ from evidence_common import (
     DATA,
     ERM,
     MR2,
+    ON_LOGITS,
+    RELEASED,
     RERUN,
     SEEDS,
     SMOOTHING,
     TEMPERATURE,
-    default_with,
     margin_only,
     only_on,
 )
@@ -27,28 +28,29 @@ from classgap.train import TrainConfig
 
 def suite() -> Suite:
     base = TrainConfig().override(["data=npz:cifar10_500per.npz", "data.augment=crop,flip", "epochs=30", "batch=128"])
+    small, large = base.override(["model=wrn-10-1"]), base.override(["model=resnet32", "epochs=150"])
     return Suite(
         "cifar10",
         tasks=(
-            Task("wrn-10-1", base.override(["model=wrn-10-1"]), "a small network, crop and flip"),
+            Task("wrn-10-1", small, "a small network, crop and flip"),
+            Task("wrn-10-1, AutoAugment", small.override([AUTOAUGMENT]), "the same with AutoAugment on both sides"),
             Task("resnet20", base.override(["model=resnet20"]), "crop and flip"),
-            Task("resnet32, 150 epochs", base.override(["model=resnet32", "epochs=150"]), "the paper's network, long"),
+            Task("resnet32, 150 epochs", large, "the paper's network, crop and flip"),
+            Task("resnet32, 150 epochs, AutoAugment", large.override([AUTOAUGMENT]), "AutoAugment on both sides"),
         ),
         variants=(
             ERM,
             MR2,
-            # The reference of "MR² + AutoAugment" and a remedy of its own.
-            Variant("cross_entropy + AutoAugment", settings=(AUTOAUGMENT,), note="augmentation as the remedy"),
-            Variant("MR² (default) + AutoAugment", "mr2", settings=(AUTOAUGMENT,)),
-            default_with(1.0),
             *only_on(
                 ("wrn-10-1",),
+                Variant("cross_entropy + AutoAugment", settings=(AUTOAUGMENT,), note="augmentation as the remedy"),
+                Variant("MR² (default) + AutoAugment", "mr2", settings=(AUTOAUGMENT,)),
                 RERUN,
                 SMOOTHING,
+                *ON_LOGITS,
+                RELEASED[1],
                 margin_only("γ only, c̄=2", 2.0),
                 TEMPERATURE,
-                default_with(0.3),
-                default_with(3.0),
             ),
         ),
         seeds=SEEDS,

@@ -1,12 +1,12 @@
 """Handwritten digits, few training images a class: a task anybody can repeat in minutes, without a download.
 
     classgap bench benchmarks/evidence/digits.py
-Cost: 220 runs, 2 to 10 seconds each on one core.
+Cost: 280 runs, 2 to 10 seconds each on one core.
 """
 
 from __future__ import annotations
 
-from evidence_common import DECAY, HEADLINE_SEEDS, KEY_VARIANTS, SQUEEZE, WEIGHTS, default_with, slower
+from evidence_common import DECAY, HEADLINE_SEEDS, KEY_VARIANTS, ON_LOGITS, RELEASED, SQUEEZE, slower
 
 from classgap.bench import Suite, Task
 from classgap.train import TrainConfig
@@ -22,10 +22,11 @@ def suite() -> Suite:
         ),
         variants=(
             *KEY_VARIANTS,
-            *map(default_with, WEIGHTS),
+            *RELEASED,
             slower(0.025),
             DECAY,
             *SQUEEZE,
+            *ON_LOGITS,
         ),
         seeds=HEADLINE_SEEDS,
         about=__doc__.split("\n", 1)[0],

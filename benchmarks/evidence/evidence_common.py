@@ -28,7 +28,7 @@ MR2_PAPER = Variant(
 MR2 = Variant(
     "MR² (default)",
     "mr2",
-    note="`MR2Loss(num_classes)` with no further argument: the scaling of the authors' code, c̄=1, λ=0.1",
+    note="`MR2Loss(num_classes)` with no further argument: pull between logits, λ=0.02, and c̄=1",
 )
 
 
@@ -59,18 +59,12 @@ MR2_WEIGHTED = Variant(
     note="the same, each loss multiplied by its margin",
 )
 TEMPERATURE = margin_only("uniform temperature 2", 2.0, gamma_rule="uniform")
-WEIGHTS = (0.03, 0.3, 1.0, 3.0, 10.0, 30.0)  # of the representation term, beside the default
 AUTOAUGMENT = "data.augment=crop,flip,autoaugment"
 FOCAL = Variant("focal", "focal")
 CENTER = Variant("center loss", "center")
 LDAM = Variant("LDAM", "ldam")
 GROUP_DRO = Variant("class-group DRO", "group_dro")
 SAM = Variant("SAM", settings=("wrapper=sam",))
-
-
-def default_with(lam: float) -> Variant:
-    """The default with another weight of its representation term."""
-    return Variant(f"MR² (default), λ={lam:g}", "mr2", {"lam": lam})
 
 
 def slower(rate: float) -> Variant:
@@ -86,12 +80,25 @@ DECAY = Variant(
 )
 SQUEEZE = tuple(
     Variant(
-        f"squeeze, weight {weight:g}",
+        f"squeeze {of}, weight {weight:g}",
         "squeeze",
-        {"weight": weight, "of": "features"},
-        note="control: a price on large features, whatever their class",
+        {"weight": weight, "of": of},
+        note=f"control: a price on large {of}, whatever their class",
     )
-    for weight in (0.003, 0.01)
+    for of, weight in (("features", 0.003), ("features", 0.01), ("logits", 0.003), ("logits", 0.01))
+)
+ON_LOGITS = tuple(
+    Variant(f"MR² (default), λ={lam:g}", "mr2", {"form": "logit", "lam": lam, "c_bar": 1.0})
+    for lam in (0.006, 0.06, 0.2)
+)
+RELEASED = tuple(
+    Variant(
+        f"MR² as released, λ={lam:g}",
+        "mr2",
+        {"form": "release", "lam": lam, "c_bar": 1.0},
+        note="pull between features, scaled as in the authors' code",
+    )
+    for lam in (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 )
 KEY_VARIANTS = (
     ERM,
