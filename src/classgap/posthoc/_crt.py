@@ -7,7 +7,8 @@ import numpy as np
 from classgap._checks import InputError, number
 from classgap.posthoc._base import PostHocMethod, class_weights
 from classgap.posthoc._evidence import Array, Evidence
-from classgap.posthoc._solver import CHUNK, lbfgs
+from classgap.posthoc._solver import lbfgs
+from classgap.posthoc._sweep import CHUNK
 from classgap.registry import Float, method
 
 

@@ -8,7 +8,8 @@ from scipy.special import expit, softmax
 from classgap._checks import InputError, number, one_of
 from classgap.posthoc._base import PostHocMethod, class_weights
 from classgap.posthoc._evidence import Array, Evidence
-from classgap.posthoc._solver import CHUNK, lbfgs
+from classgap.posthoc._solver import lbfgs
+from classgap.posthoc._sweep import CHUNK
 from classgap.registry import Choice, Float, method
 
 

@@ -7,7 +7,8 @@ import numpy as np
 from classgap._checks import number, one_of
 from classgap.posthoc._base import ClasswiseAffine, class_weights
 from classgap.posthoc._evidence import Array, Evidence
-from classgap.posthoc._solver import ClasswiseProblem, solve
+from classgap.posthoc._solver import solve
+from classgap.posthoc._sweep import ClasswiseProblem
 from classgap.registry import Choice, Float, method
 
 

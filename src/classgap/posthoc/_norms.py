@@ -8,7 +8,8 @@ from classgap._checks import InputError, number, one_of
 from classgap.posthoc._adjust import TAU_GRID
 from classgap.posthoc._base import ClasswiseAffine, balanced_accuracy, class_weights
 from classgap.posthoc._evidence import Array, Evidence
-from classgap.posthoc._solver import ClasswiseProblem, solve
+from classgap.posthoc._solver import solve
+from classgap.posthoc._sweep import ClasswiseProblem
 from classgap.registry import Choice, Float, method
 
 
@@ -83,7 +84,7 @@ class LWS(ClasswiseAffine):
     def _fit(self, evidence: Evidence) -> None:
         one_of("form", self.form, ("logits", "weights"))
         number("ridge", self.ridge, low=0.0)
-        pivot: Array | None = None
+        pivot: Array | float = 0.0
         if self.form == "weights":
             if evidence.bias is None:
                 raise InputError('LWS(form="weights") needs bias=, the last layer\'s; use form="logits" without it')
@@ -105,4 +106,4 @@ class LWS(ClasswiseAffine):
         )
         self.objective_ = solution.value
         self.scale_ = solution.scale
-        self.offset_ = np.zeros(evidence.num_classes) if pivot is None else (1 - solution.scale) * pivot
+        self.offset_ = (1 - solution.scale) * pivot

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 from scipy.optimize import brentq
 from scipy.special import softmax
+from threadpoolctl import threadpool_limits
 
 from classgap._checks import InputError, number
 from classgap.posthoc._base import ClasswiseAffine, PostHocMethod
 from classgap.posthoc._evidence import Array, Evidence
-from classgap.posthoc._solver import CHUNK, ClasswiseProblem, evaluate, lbfgs, solve
+from classgap.posthoc._solver import lbfgs, solve
+from classgap.posthoc._sweep import CHUNK, ClasswiseProblem, evaluate
 from classgap.registry import Float, method
 
 
@@ -45,11 +47,12 @@ def fit_temperature(scores: Array, y: Array, weights: Array | None = None) -> fl
         return float(evaluate(problem, theta).gradient[:K].sum())
 
     low, high = -np.log(1000 * spread), np.log(1000 / spread)
-    if slope(low) >= 0:
-        return float(np.exp(-low))
-    if slope(high) <= 0:
-        return float(np.exp(-high))
-    return float(np.exp(-brentq(slope, low, high, xtol=1e-6)))
+    with threadpool_limits(1, "blas"):  # sweeps share out the rows themselves
+        if slope(low) >= 0:
+            return float(np.exp(-low))
+        if slope(high) <= 0:
+            return float(np.exp(-high))
+        return float(np.exp(-brentq(slope, low, high, xtol=1e-6)))
 
 
 @method(
