@@ -9,7 +9,7 @@ from typing import Any
 
 from classgap.registry import Choice, Method, Space
 
-_SECTIONS = ("When to use", "Pitfalls", "Args", "Attributes", "Shape", "Example", "Reference")
+_SECTIONS = ("When to use", "Expect", "Pitfalls", "Args", "Attributes", "Shape", "Example", "Reference")
 _SYMBOLS = {
     **{
         name: chr(0x3B1 + i)
@@ -84,6 +84,7 @@ class Card:
     summary: str
     what: str
     when_to_use: str
+    expect: str
     pitfalls: str
     parameters: tuple[Parameter, ...]
 
@@ -108,6 +109,7 @@ def card(method: Method) -> Card:
         summary=method.summary,
         what=sections[""],
         when_to_use=sections.get("When to use", ""),
+        expect=sections.get("Expect", ""),
         pitfalls=sections.get("Pitfalls", ""),
         parameters=tuple(
             Parameter(name, default, method.space.get(name), meanings.get(name, ""))

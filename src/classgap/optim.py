@@ -47,11 +47,12 @@ class SAM(Optimizer):
     - **Accumulation**: run all pieces of a batch in the first pass, then all of them inside the block.
 
     When to use: training from scratch with time to spare; it often helps generalisation and hard classes a little.
+    Expect: on balanced data a small gain after long training; on long tails the same gain, as it knows no counts.
     Pitfalls: twice the cost; dropout draws a new mask in the second pass.
 
     Args:
         base: The optimiser that takes the step.
-        rho: Radius :math:`\rho`; 0 gives ``base`` exactly.
+        rho: Radius :math:`\rho`, 0.05 as published; 0 gives ``base`` exactly.
     Reference: Foret et al., *Sharpness-aware minimization for efficiently improving generalization*, ICLR 2021.
     """
 
@@ -155,7 +156,9 @@ class AdaptiveSAM(SAM):
     Rescaling a layer and its successor inversely leaves the step the same, which plain SAM's ball does not.
 
     When to use: networks with normalisation layers, where weight scales carry no meaning.
-    Pitfalls: as for SAM; the radius is about ten times larger. Weights that are exactly 0 are not perturbed.
+    Expect: as SAM, on balanced data and on long tails.
+    Pitfalls: as for SAM; the radius is about ten times larger. Weights that are exactly 0 are not perturbed. The authors' code
+    scales only parameters called weight; for a form that scales all, as this one, they found 2 better than 0.5 on CIFAR-10.
 
     Reference: Kwon et al., *ASAM: Adaptive sharpness-aware minimization*, ICML 2021.
     """

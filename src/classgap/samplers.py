@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -22,6 +23,8 @@ from classgap.registry import Int, method
 from classgap.stats.collectives import rank_and_world
 
 
+# Dataclasses, so that a sampler names its own parameters only and still has a signature that shows all of them.
+@dataclass(eq=False, repr=False, kw_only=True)
 class EpochSampler(Sampler[int]):
     """Base of all samplers: a subclass says what an epoch visits, this cuts the draw into the processes' shares.
 
@@ -30,16 +33,20 @@ class EpochSampler(Sampler[int]):
         rank, world_size: This process among how many; those of ``torch.distributed`` by default.
     """
 
+    seed: int = 0
+    rank: int | None = None
+    world_size: int | None = None
+
     block = 1
     """Consecutive indices that stay together on one process."""
 
-    def __init__(self, *, seed: int = 0, rank: int | None = None, world_size: int | None = None) -> None:
+    def __post_init__(self) -> None:
         here, world = rank_and_world()
-        self.rank = here if rank is None else rank
-        self.world_size = world if world_size is None else world_size
-        if not 0 <= self.rank < self.world_size:
-            raise InputError(f"rank must be in [0, {self.world_size}), the number of processes, got {self.rank}")
-        self.seed, self.epoch, self.position = seed, 0, 0
+        self._rank = here if self.rank is None else self.rank
+        self._world = world if self.world_size is None else self.world_size
+        if not 0 <= self._rank < self._world:
+            raise InputError(f"rank must be in [0, {self._world}), the number of processes, got {self._rank}")
+        self.epoch, self.position = 0, 0
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
         """Indices visited in ``epoch``, over all processes."""
@@ -67,17 +74,18 @@ class EpochSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         order = self(self.epoch)
-        wanted = self._blocks() * self.block * self.world_size
+        wanted = self._blocks() * self.block * self._world
         # The draw is repeated from its start until shares are equal: processes must take equally many steps.
         order = order.repeat(math.ceil(wanted / len(order)))[:wanted]
-        mine = order.view(-1, self.block)[self.rank :: self.world_size].flatten()[self.position :]
+        mine = order.view(-1, self.block)[self._rank :: self._world].flatten()[self.position :]
         self.position = 0
         yield from mine.tolist()
 
     def _blocks(self) -> int:
-        return math.ceil(self.length(self.epoch) / (self.block * self.world_size))
+        return math.ceil(self.length(self.epoch) / (self.block * self._world))
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class RepeatSampler(EpochSampler):
     """Sample ``i`` exactly ``repeats[i]`` times an epoch, in random order.
 
@@ -86,22 +94,22 @@ class RepeatSampler(EpochSampler):
         [0, 2, 2, 2]
     """
 
-    def __init__(
-        self, repeats: Sequence[int] | Tensor, *, seed: int = 0, rank: int | None = None, world_size: int | None = None
-    ) -> None:
-        super().__init__(seed=seed, rank=rank, world_size=world_size)
-        self.repeats = torch.as_tensor(repeats)
-        if self.repeats.dim() != 1 or self.repeats.is_floating_point() or bool((self.repeats < 0).any()):
+    repeats: Sequence[int] | Tensor = field(kw_only=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._repeats = torch.as_tensor(self.repeats)
+        if self._repeats.dim() != 1 or self._repeats.is_floating_point() or bool((self._repeats < 0).any()):
             raise InputError("repeats must be one whole number of at least 0 for each sample")
-        if not int(self.repeats.sum()):
+        if not int(self._repeats.sum()):
             raise InputError("repeats must hold at least one sample, got only zeros")
 
     def draw(self, epoch: int, generator: torch.Generator) -> Tensor:
-        visits = torch.repeat_interleave(self.repeats)
+        visits = torch.repeat_interleave(self._repeats)
         return visits[torch.randperm(len(visits), generator=generator)]
 
     def length(self, epoch: int) -> int:
-        return int(self.repeats.sum())
+        return int(self._repeats.sum())
 
 
 def error_repeats(wrong: Tensor, factor: int) -> Tensor:
@@ -120,6 +128,7 @@ def error_repeats(wrong: Tensor, factor: int) -> Tensor:
     return 1 + factor * wrong.long()
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class LabelSampler(EpochSampler):
     """Base of samplers that look at labels. Before ``start_epoch`` every sample is visited once (deferred re-sampling).
 
@@ -128,20 +137,15 @@ class LabelSampler(EpochSampler):
         start_epoch: First (0-based) epoch that is re-sampled.
     """
 
-    def __init__(
-        self,
-        labels: Sequence[int] | Tensor,
-        *,
-        start_epoch: int = 0,
-        seed: int = 0,
-        rank: int | None = None,
-        world_size: int | None = None,
-    ) -> None:
-        super().__init__(seed=seed, rank=rank, world_size=world_size)
-        labels = torch.as_tensor(labels).cpu()
+    labels: Sequence[int] | Tensor = field(kw_only=False)
+    start_epoch: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        labels = torch.as_tensor(self.labels).cpu()
         if labels.dim() != 1 or labels.is_floating_point() or not len(labels):
             raise InputError(f"labels must be one class index for each sample, got shape {tuple(labels.shape)}")
-        self.start_epoch = int(number("start_epoch", start_epoch, low=0))
+        self.start_epoch = int(number("start_epoch", self.start_epoch, low=0))
         self.num_samples = len(labels)
         self.members = torch.argsort(labels, stable=True)
         self.counts: Tensor = torch.unique(labels, return_counts=True)[1]
@@ -205,7 +209,11 @@ class _ProbabilitySampler(LabelSampler):
 class ClassBalancedSampler(_ProbabilitySampler):
     r"""Every class equally often, :math:`p_k = 1/K`, with replacement.
 
+    A class is drawn first and then one of its samples, so an epoch is as long as the data set and rare samples repeat.
+
     When to use: re-training a classifier on frozen features (cRT), or late in training (``start_epoch``).
+    Expect: on balanced data nothing but a draw with replacement, so that an epoch misses a third of the samples; on
+    long tails a gain for the tail and a loss at the head, smaller than what the same balance in the loss gives.
     Pitfalls: tail samples repeat many times an epoch, so a whole network trained this way memorises them.
     """
 
@@ -217,7 +225,10 @@ class ClassBalancedSampler(_ProbabilitySampler):
 class SquareRootSampler(_ProbabilitySampler):
     r"""Classes by the square root of their size, :math:`p_k \propto \sqrt{n_k}`, with replacement.
 
+    Ten times as many samples make a class come only three times as often.
+
     When to use: a middle way between the natural and the balanced distribution.
+    Expect: on balanced data as for ``class_balanced``; on long tails about half of its shift.
     Pitfalls: as for balanced sampling, at half the strength.
     """
 
@@ -232,28 +243,26 @@ class SquareRootSampler(_ProbabilitySampler):
     paper="arXiv:1910.09217",
     space={"epochs": Int(1, 1000, default=200, log=True)},
 )
+@dataclass(eq=False, repr=False, kw_only=True)
 class ProgressiveSampler(_ProbabilitySampler):
     r"""From the natural to the balanced distribution, :math:`p_k = (1-t)\,n_k/N + t/K` with :math:`t = e/E`.
 
+    Early epochs are close to plain ones, the last ones visit every class equally often; with replacement.
+
     When to use: one run that learns features first and boundaries last.
+    Expect: on balanced data as for ``class_balanced``; on long tails between natural and balanced sampling, in the
+    paper slightly better than either.
     Pitfalls: it must know the length of the run.
 
     Args:
         epochs: Length :math:`E` of the run.
     """
 
-    def __init__(
-        self,
-        labels: Sequence[int] | Tensor,
-        *,
-        epochs: int = 200,
-        start_epoch: int = 0,
-        seed: int = 0,
-        rank: int | None = None,
-        world_size: int | None = None,
-    ) -> None:
-        super().__init__(labels, start_epoch=start_epoch, seed=seed, rank=rank, world_size=world_size)
-        self.epochs = int(number("epochs", epochs, low=1))
+    epochs: int = 200
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.epochs = int(number("epochs", self.epochs, low=1))
 
     def class_probabilities(self, epoch: int) -> Tensor:
         balance = min(1.0, epoch / self.epochs)
@@ -268,30 +277,26 @@ class ProgressiveSampler(_ProbabilitySampler):
     paper="arXiv:1904.05160",
     space={"samples": Int(1, 16, default=4)},
 )
+@dataclass(eq=False, repr=False, kw_only=True)
 class ClassAwareSampler(LabelSampler):
     """Class after class in random order, a few samples of each, until the largest class has been seen once.
 
     Within a class samples come in shuffled cycles, so all are used equally often, unlike in a draw with replacement.
 
     When to use: cRT and other second stages, as in OLTR and the decoupling paper.
+    Expect: on balanced data an ordinary epoch in another order; on long tails as ``class_balanced``, in epochs that
+    are many times longer.
     Pitfalls: an epoch has (largest class) × K samples, many times the data set on a long tail.
 
     Args:
         samples: Samples of a class drawn in a row.
     """
 
-    def __init__(
-        self,
-        labels: Sequence[int] | Tensor,
-        *,
-        samples: int = 4,
-        start_epoch: int = 0,
-        seed: int = 0,
-        rank: int | None = None,
-        world_size: int | None = None,
-    ) -> None:
-        super().__init__(labels, start_epoch=start_epoch, seed=seed, rank=rank, world_size=world_size)
-        self.samples = int(number("samples", samples, low=1))
+    samples: int = 4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.samples = int(number("samples", self.samples, low=1))
 
     def resampled_length(self) -> int:
         return int(self.counts.max()) * len(self.counts)
@@ -310,6 +315,7 @@ class ClassAwareSampler(LabelSampler):
     paper="arXiv:1703.07737",
     space={"classes": Int(2, 128, default=32), "samples": Int(2, 16, default=4)},
 )
+@dataclass(eq=False, repr=False, kw_only=True)
 class PByQSampler(LabelSampler):
     """Batches of P classes with Q samples each, so that every sample finds partners of its class.
 
@@ -317,6 +323,8 @@ class PByQSampler(LabelSampler):
     the class has enough of them. Use with batches of P · Q samples.
 
     When to use: losses on pairs (MR², ELM, range, contrasts) when a random batch rarely holds two samples of a class.
+    Expect: on balanced data more pairs for every loss that needs them; on long tails in addition the effect of
+    ``class_balanced``.
     Pitfalls: it balances the classes as well, which by itself changes the result; compare with a baseline sampled alike.
 
     Args:
@@ -324,22 +332,15 @@ class PByQSampler(LabelSampler):
         samples: Q.
     """
 
-    def __init__(
-        self,
-        labels: Sequence[int] | Tensor,
-        *,
-        classes: int = 32,
-        samples: int = 4,
-        start_epoch: int = 0,
-        seed: int = 0,
-        rank: int | None = None,
-        world_size: int | None = None,
-    ) -> None:
-        super().__init__(labels, start_epoch=start_epoch, seed=seed, rank=rank, world_size=world_size)
-        self.classes = int(number("classes", classes, low=1))
-        self.samples = int(number("samples", samples, low=1))
+    classes: int = 32
+    samples: int = 4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.classes = int(number("classes", self.classes, low=1))
+        self.samples = int(number("samples", self.samples, low=1))
         if self.classes > len(self.counts):
-            raise InputError(f"classes must be at most {len(self.counts)}, the classes in the data, got {classes}")
+            raise InputError(f"classes must be at most {len(self.counts)}, the classes in the data, got {self.classes}")
         self.block = self.classes * self.samples
 
     def resampled_length(self) -> int:

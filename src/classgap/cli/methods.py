@@ -93,7 +93,8 @@ def _print_card(card: Card, out: Console) -> None:
         out.print(Text("hard labels only: no mixup, no smoothing", style="dim"))
     if card.reduces_to:
         out.print(Text(f"the same as {card.reduces_to}", style="dim"))
-    for heading, text in (("", card.what), ("When to use: ", card.when_to_use), ("Pitfalls: ", card.pitfalls)):
+    texts = {"": card.what, "When to use: ": card.when_to_use, "Expect: ": card.expect, "Pitfalls: ": card.pitfalls}
+    for heading, text in texts.items():
         for i, paragraph in enumerate(filter(None, plain(text).split("\n\n"))):
             out.print()
             out.print(Text.assemble((heading if i == 0 else "", "bold"), " ".join(paragraph.split())))

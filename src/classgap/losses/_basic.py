@@ -26,6 +26,8 @@ class CrossEntropyLoss(ClassLoss):
     moves a share of each target to all classes, which bounds how far logits are driven apart.
 
     When to use: first, always. Without it no other number means anything.
+    Expect: on balanced data the yardstick; on long tails good overall where the test set has the same tail, and rare
+    classes lost where it has not.
     Pitfalls: on long-tailed data its scores favour frequent classes: compare methods by per-class accuracy, not overall.
 
     Args:

@@ -77,6 +77,8 @@ class SupConLoss(ClassLoss):
     ``ce_weight=0`` is the first stage of the original two (then train a linear head on frozen features).
 
     When to use: enough samples of a class in a batch, strong augmentation, balanced or mildly imbalanced data.
+    Expect: on balanced data better features after long training with strong views, little without; on long tails
+    frequent classes gain first.
     Pitfalls: needs several views (cost times that number) and large batches; under imbalance head classes own the contrast
     (see ``bcl``); the projection must be in the optimiser.
 
@@ -179,6 +181,8 @@ class BCLLoss(CompositeLoss):
     Every class enters the contrast with the same weight and is present in every batch through its prototype.
 
     When to use: long-tailed data and an augmentation strong enough for contrast; published with three views.
+    Expect: on balanced data the effect of the contrast alone, as the adjustment vanishes; on long tails what logit
+    adjustment gives, and better features where the views differ enough.
     Pitfalls: three forward passes a step; the prototypes are learned rows of the loss unless :meth:`bind_head` ties them to the
     classifier as in the release; own parameters must be in the optimiser.
 
@@ -298,6 +302,8 @@ class DROLTLoss(ClassLoss):
     away. One-stage form: centroids are running means, or means of a pass over the training data before each epoch.
 
     When to use: long-tailed data with weak features in the tail. What MR²'s tables call DRL.
+    Expect: on balanced data a small change; on long tails little in one stage: the published gains come with
+    ``stage=three_stage``.
     Pitfalls: samples of one class compete with each other, so classes can even widen; the radii are parameters and must be in
     the optimiser; the published figures use three stages (pre-train, features with a balanced sampler, classifier).
 

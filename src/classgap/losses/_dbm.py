@@ -101,10 +101,13 @@ class DBMLoss(ClassWeightedLoss):
     proportion to how far it is from its class. It replaces the classification term of other methods: variants with
     class-balanced weights and with balanced softmax, and ``drw`` with ``base="dbm"``.
 
-    When to use: long tails, as ``variant="bs"`` or under ``drw``. On balanced data all classes get :math:`K_m` and only the
-    part for hard samples distinguishes it from ArcFace with a small margin.
-    Pitfalls: needs a cosine head. At ``tau=1`` frequent classes get next to no margin. The authors' code refers margins to the
-    *last* class (``ref="last"``): on label orders not sorted by frequency the rarest classes then get many times :math:`K_m`.
+    When to use: long tails, as ``variant="bs"`` or under ``drw``.
+    Expect: on balanced data all classes get :math:`K_m`, and only the part for hard samples tells it from ArcFace with a small
+    margin; on long tails little in its plain form, and as ``variant="bs"`` or under ``drw`` what these give with something on
+    top.
+    Pitfalls: needs a cosine head, with large gradients as in CosFace. At ``tau=1`` frequent classes get next to no margin. The
+    authors' code refers margins to the *last* class (``ref="last"``): on label orders not sorted by frequency the rarest
+    classes then get many times :math:`K_m`.
 
     Args:
         k_m: :math:`K_m`, margin of the rarest class in radians; the paper tunes 0.1 to 0.3.

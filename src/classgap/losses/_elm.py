@@ -62,6 +62,8 @@ class ELMLoss(LogitAdjustedLoss):
 
     When to use: long tails, with features of a linear head. On balanced data it is cross-entropy with the same pull for all
     classes; MR² sets the slack from the data instead.
+    Expect: on balanced data cross-entropy with a pull inside classes; on long tails what logit adjustment gives, and
+    more where rare classes find partners.
     Pitfalls: the sum runs over the class in the paper, over the batch here (and in any training), where a rare class seldom has
     a pair: use the P×Q sampler, ``queue`` or ``gather`` so that the tail takes part. Distances grow with the feature dimension
     and scale, so ``lam`` and ``alpha`` do not transfer between models, and too large a ``lam`` degrades accuracy.

@@ -69,6 +69,8 @@ class NCLLoss(CompositeLoss):
     both to the true class and the :math:`H - 1` classes the first expert takes for it.
 
     When to use: long-tailed data where several networks can be trained; test scores are the mean of the experts.
+    Expect: on balanced data mostly what averaging several networks gives, so compare with an ensemble; on long tails
+    that and balanced softmax.
     Pitfalls: :math:`M` times the cost; the sum over experts makes the loss about :math:`2M` times cross-entropy's, so lower
     the learning rate when comparing; the self-supervised branch of the paper is left out.
 
@@ -160,6 +162,8 @@ class LearningFromFailureLoss(ClassLoss):
     on each sample divided by the largest of the class. Classes are ranked by the second.
 
     When to use: a shortcut in the data separates easy from hard samples of the same class, and it is not annotated.
+    Expect: on balanced data nothing unless a shortcut makes some samples of a class easy; on long tails rare classes
+    gain weight as hard samples do, less surely than by their counts.
     Pitfalls: two networks; weights average about one half, which halves the effective learning rate; needs a stable sample
     index and two numbers of state for each training sample; noisy labels look like hard samples.
 

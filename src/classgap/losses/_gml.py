@@ -130,9 +130,13 @@ class GMLLoss(CompositeLoss):
     student's. :math:`L^T_{con}` leaves out a sample's own key and trains only the temperature :math:`T`.
 
     When to use: long-tailed data and a trained teacher, usually larger than the student.
+    Expect: on balanced data the effect of distillation; on long tails what balanced softmax on cosines gives, and
+    what a good teacher and different views add to it.
     Pitfalls: train the teacher first and pass it to :meth:`bind_teacher`; the loop must call :meth:`observe` with the inputs of
-    each batch; distillation hands on the teacher's own bias against rare classes; teacher and student see the same view here,
-    where the release uses two; own parameters must be in the optimiser.
+    each batch; a teacher trained with plain cross-entropy hands on its preference for frequent classes; teacher and student see
+    the same view here, where the release uses three, and its projections have BatchNorm; own parameters must be in the
+    optimiser. Distillation at temperature 4 has four times the gradient of the cosines, which are large already: without
+    normalisation layers in the network set ``optim.clip=1``.
 
     Args:
         num_features: Feature dimension of the student.

@@ -99,8 +99,9 @@ class EQLLoss(ClassLoss):
     EQL leaves classes whose share of the training set is below ``threshold`` out of the comparison, except for their own
     samples.
 
-    When to use: long tails with hundreds of classes. On balanced data, and wherever no class is below the threshold, the
-    softmax form *is* cross-entropy; expect noise.
+    When to use: long tails with hundreds of classes.
+    Expect: on balanced data, and wherever no class is below the threshold, the softmax form is cross-entropy; on long
+    tails a moderate gain for the classes below it.
     Pitfalls: with very many classes (:math:`1/K` below ``threshold``) all are rare. The ``"sigmoid"`` form is made for
     detection: without background samples nothing ever pushes rare classes down, and they win everywhere. The ``"delta"``
     form, in which the papers that compare margins write EQL, is a different loss: a margin :math:`\Delta_{yj} = c\,\pi_j`, equal
@@ -110,9 +111,10 @@ class EQLLoss(ClassLoss):
         form: ``"softmax"`` drops each rare wrong class with probability ``gamma``; ``"sigmoid"`` (detection) drops the binary
             terms of rare wrong classes; ``"delta"`` adds :math:`c\,\pi_j` to the wrong logits.
         gamma: Probability of dropping, drawn for each sample and class while training; in evaluation mode the loss uses the
-            expectation :math:`w = 1 - \gamma`.
-        threshold: Share :math:`\lambda` of the training set below which a class is rare; by default 0.005 for ``"softmax"``,
-            0.00177 for ``"sigmoid"``.
+            expectation :math:`w = 1 - \gamma`. 0.9 in public versions for classification.
+        threshold: Share :math:`\lambda` of the training set below which a class is rare; by default 0.005 for ``"softmax"``, as
+            in the same versions, and 0.00177 for ``"sigmoid"``, as in the authors' code for LVIS. The paper tunes both for
+            each data set.
         coefficient: :math:`c` of the ``"delta"`` form.
     """
 
@@ -191,8 +193,9 @@ class SeesawLoss(ClassLoss):
     Wrong classes rarer than the true one are pushed down less (mitigation), but a wrong class that scores above the truth is
     pushed as hard as its lead (compensation). Class counts are those seen so far in training, so none need be known.
 
-    When to use: long tails, also when counts are unknown or drift. On balanced data mitigation vanishes and only the
-    compensation of errors remains, which makes it close to a loss for hard samples.
+    When to use: long tails, also when counts are unknown or drift.
+    Expect: on balanced data mitigation vanishes, and the compensation of errors is left as a loss for hard samples; on long
+    tails a clear gain for rare classes.
     Pitfalls: with a class-balanced sampler the running counts become equal and mitigation fades: use ``counts="training"``.
     The compensation weights errors by up to :math:`100^q`, so label noise costs more than under cross-entropy.
 

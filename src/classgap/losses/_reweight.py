@@ -79,12 +79,13 @@ class FocalLoss(ClassLoss):
 
     When to use: when errors, not class counts, are the problem, and as a regulariser of over-confidence. On long-tailed data it
     does little for the tail by itself; combine with class weights (``class_balanced``, ``kind="focal_softmax"``).
+    Expect: on balanced data better calibrated scores and about the same accuracy; on long tails little for the tail.
     Pitfalls: mislabelled samples are the hardest of all and gain weight. The loss is smaller than cross-entropy, so the same
     learning rate means smaller steps. Probabilities come out under-confident for large ``gamma``.
 
     Args:
-        gamma: How fast well-classified samples lose weight. Lin et al. use 2 with sigmoids for detection, long-tail work 1
-            with the softmax, as here.
+        gamma: How fast well-classified samples lose weight. 2 as published, with sigmoids and a weight of 0.25 for positives, for
+            detection; 1 with the softmax, as here, in the code of LDAM and what follows it.
     """
 
     def __init__(
@@ -120,7 +121,9 @@ class ClassBalancedLoss(ClassWeightedLoss):
     Rare classes get larger weights, but less than inverse counts would give them, because samples of a frequent class repeat
     each other. The loss :math:`\ell_0` may be cross-entropy, focal, or their sigmoid forms.
 
-    When to use: as the simplest answer to imbalance, best deferred (``drw``). On balanced data all weights are 1.
+    When to use: as the simplest answer to imbalance, best deferred (``drw``).
+    Expect: on balanced data it is cross-entropy; on long tails a gain for the tail that fades once the training set
+    is fitted, where weights no longer act.
     Pitfalls: weighting from the start hurts the features of frequent classes. For counts far above :math:`1/(1-\beta)` the
     weights saturate and frequent classes are all treated alike. The sigmoid kinds start badly unless the last bias starts at
     :math:`-\ln(K-1)`, and their loss is a sum over classes, so it needs a smaller learning rate for many classes.

@@ -119,6 +119,8 @@ class GroupDROLoss(ClassRobustLoss):
 
     When to use: the worst class is what counts, classes are few, and the model cannot fit everything. Pair it with a
     class-balanced sampler.
+    Expect: on balanced data a better worst class only while training losses differ, at a cost overall; on long tails
+    the same, with more noise from rare classes.
     Pitfalls: once training losses vanish, so does its effect: regularise strongly. A mislabelled or impossible class takes all
     weight. One sample of a rare class can carry most of a batch, so it diverges at learning rates cross-entropy bears: lower
     the rate, or balance the batches. In the published form a class absent from the batch counts as loss 0, so that its weight
@@ -195,6 +197,7 @@ class FairDROLoss(ClassRobustLoss):
 
     When to use: balanced data with uneven class accuracy; on long tails it also evens out classes, since class means count
     equally. Pair it with a class-balanced sampler.
+    Expect: on balanced data a milder form of group DRO; on long tails close to weighting classes equally.
     Pitfalls: above :math:`\rho = 1/(2(K-1))` weights can become negative, which *raises* the loss of good classes:
     ``project=True`` forbids that. As with all robust weights, there is no effect once all training losses are near 0.
 

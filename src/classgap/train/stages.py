@@ -31,6 +31,8 @@ class JustTrainTwice(Stages):
     ``1 + factor`` times an epoch in the second run, which trains with the method of the configuration.
 
     When to use: within a class some samples are hard for a reason nobody annotated, and the worst class or group counts.
+    Expect: on balanced data a gain on hard samples if the first run errs on few, otherwise none; on long tails rare
+    classes are what the first run gets wrong, so they come more often.
     Pitfalls: an epoch grows by ``factor`` times the number of errors; if the first run is wrong almost everywhere, or nowhere,
     all samples weigh alike and nothing changes; mislabelled samples are hard as well.
 
@@ -69,6 +71,8 @@ class LinearProbe(Stages):
     With ``method=supcon method.ce_weight=0`` this is the original two-stage supervised contrastive learning.
 
     When to use: the method trains features and no classifier, or to see what features are worth by themselves.
+    Expect: on balanced data about the accuracy of the first stage, where that trained a classifier at all; on long
+    tails a head with the bias of its sampler.
     Pitfalls: the head sees augmented training samples, as any training does; with a long tail set ``sampler=class_aware``, or use
     the exact ``crt``.
 
@@ -106,6 +110,8 @@ class ThreeStage(Stages):
     With ``method=dro_lt`` this is DRO-LT as published, but for the class weights of the authors' second stage.
 
     When to use: losses on features that need a network to start from, on long-tailed data.
+    Expect: on balanced data little but longer training; on long tails a gain for the tail, most of it from the
+    balanced last stage.
     Pitfalls: three learning rates to set; the tail is repeated many times in the last two stages.
 
     Args:
@@ -172,6 +178,8 @@ class CRTStage(_Fitted):
     Fitted exactly by :class:`classgap.posthoc.CRT` instead of by epochs with class-aware sampling.
 
     When to use: long tails; the standard way to decouple features from the classifier.
+    Expect: on balanced data about the accuracy of the first stage; on long tails a gain for rare classes as far as
+    their training features are like those of the test set.
     Pitfalls: training features of a network that has memorised its training set say little about the tail: augment.
 
     Args:
@@ -197,6 +205,8 @@ class LWSStage(_Fitted):
     Fitted exactly by :class:`classgap.posthoc.LWS` instead of by epochs with class-aware sampling.
 
     When to use: long tails where a whole new head would over-fit.
+    Expect: on balanced data no change worth speaking of; on long tails a gain for rare classes, smaller than that of
+    a new head.
     Pitfalls: logits of memorised training samples are all right and leave little to learn: augment.
 
     Args:
@@ -223,6 +233,8 @@ class MARCStage(_Fitted):
     Fitted exactly by :class:`classgap.posthoc.MARC` to the training set, as published, instead of by iterations of SGD.
 
     When to use: long tails; on balanced data fit it to held-out scores with ``classgap fix`` instead.
+    Expect: on balanced data no change worth speaking of, since all classes weigh alike; on long tails a gain for rare
+    classes where training scores are not all right already.
     Pitfalls: logits of memorised training samples are all right and leave little to learn: augment.
 
     Args:
@@ -253,6 +265,8 @@ class DisAlignStage(_Fitted):
     Fitted by :class:`classgap.posthoc.DisAlign` to the frozen network's training logits and features.
 
     When to use: long tails where one correction for all samples of a class is too crude.
+    Expect: on balanced data no change worth speaking of, since all classes weigh alike; on long tails about what
+    ``marc`` gives.
     Pitfalls: the correction is no part of the saved network, as it cannot be; ``classgap.posthoc.load`` reads it from the
     folder of the run. Logits of memorised training samples leave little to learn: augment.
 
