@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,62 +18,77 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from classgap.losses._scatter import within_class_scatter
+from classgap.losses import within_class_scatter
 
 RESULTS = Path(__file__).resolve().parent / "evidence" / "ideas" / "results.jsonl"
-K, PER_CLASS, BATCH, EPOCHS, RATE = 100, 100, 128, 20, 0.1
+K, PER_CLASS, BATCH, RATE = 100, 100, 128, 0.1
 SEEDS, RANKING_SEEDS = (0, 1, 2), (100, 101, 102)
+WEIGHTS = (0.0, 0.006, 0.02, 0.06, 0.2)  # of the pull, on ten classes at a time
 Loss = Callable[[Tensor, Tensor, float], Tensor]  # logits, labels, share of the training that is done
+Data = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def main(archive: str) -> None:
     torch.set_num_threads(1)
-    data = split(archive)
-    done = {(row["idea"], row["seed"]): row for row in map(json.loads, RESULTS.open())} if RESULTS.exists() else {}
-
-    def accuracy(idea: str, seed: int, loss: Loss) -> np.ndarray:
-        if (idea, seed) not in done:
-            done[idea, seed] = {"idea": idea, "seed": seed, "accuracy": train(data, seed, loss).round(4).tolist()}
-            with RESULTS.open("a") as file:
-                file.write(json.dumps(done[idea, seed], ensure_ascii=False) + "\n")
-        return np.asarray(done[idea, seed]["accuracy"])
-
-    known = np.mean([accuracy("ranking", seed, plain) for seed in RANKING_SEEDS], axis=0)
+    book, data = Book(), split(archive, range(K))
+    known = np.mean([book.accuracy("ranking", seed, data, plain) for seed in RANKING_SEEDS], axis=0)
     hardness = torch.tensor((known.mean() - known) / known.std(), dtype=torch.float32)
-    hard = known.argsort()[: K // 3]
-    for idea in ("cross-entropy", *ideas(hardness)):
-        changes = []
+    for idea, loss in {"cross-entropy": plain, **ideas(hardness)}.items():
         for seed in SEEDS:
-            loss = plain if idea == "cross-entropy" else ideas(hardness)[idea]
-            change = 100 * (accuracy(idea, seed, loss) - accuracy("cross-entropy", seed, plain))
-            changes.append((change.mean(), change[hard].mean()))
-        overall, third = np.mean(changes, axis=0)
-        print(f"{idea:45s} overall {overall:+.2f}  hard {third:+.2f}", flush=True)
+            book.accuracy(idea, seed, data, loss)
+    for subset in range(4):
+        ten = split(archive, np.random.default_rng(subset).permutation(K)[:10].tolist())
+        for weight in WEIGHTS:
+            for seed in SEEDS[:2]:
+                book.accuracy(
+                    f"ten classes, subset {subset}, scatter of logits {weight:g}", seed, ten, pulled(weight), 40
+                )
 
 
-def split(archive: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Training and judging samples with their labels, standardised."""
+class Book:
+    """Results in a file; a run that is in it is not made again."""
+
+    def __init__(self) -> None:
+        rows = map(json.loads, RESULTS.open()) if RESULTS.exists() else ()
+        self.rows = {(row["idea"], row["seed"]): row for row in rows}
+
+    def accuracy(self, idea: str, seed: int, data: Data, loss: Loss, epochs: int = 20) -> np.ndarray:
+        """Accuracy of every class."""
+        if (idea, seed) not in self.rows:
+            row = {"idea": idea, "seed": seed, "accuracy": train(data, seed, loss, epochs).round(4).tolist()}
+            self.rows[idea, seed] = row
+            RESULTS.parent.mkdir(exist_ok=True)
+            with RESULTS.open("a") as file:
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            print(f"{idea}, seed {seed}: {100 * np.mean(row['accuracy']):.2f} %", flush=True)
+        return np.asarray(self.rows[idea, seed]["accuracy"])
+
+
+def split(archive: str, classes: Sequence[int]) -> Data:
+    """Training and judging samples of these classes with their labels, standardised."""
     with np.load(archive) as file:
-        x, y = torch.tensor(file["x_train"]).float(), torch.tensor(file["y_train"]).long()
+        x, y = torch.tensor(file["x_train"]).float(), torch.tensor(file["y_train"])
     generator = torch.Generator().manual_seed(0)
-    by_class = [members[torch.randperm(len(members), generator=generator)] for members in _members(y)]
-    train, judge = (torch.cat([m[part] for m in by_class]) for part in (slice(PER_CLASS), slice(PER_CLASS, None)))
-    x = (x - x[train].mean(0)) / x[train].std()
-    return x[train], y[train], x[judge], y[judge]
+    members = [(y == k).nonzero()[:, 0] for k in classes]
+    shuffled = [rows[torch.randperm(len(rows), generator=generator)] for rows in members]
+    parts = []
+    for part in (slice(PER_CLASS), slice(PER_CLASS, None)):
+        rows = [m[part] for m in shuffled]
+        label = torch.arange(len(rows)).repeat_interleave(torch.tensor([len(r) for r in rows]))
+        parts += [x[torch.cat(rows)], label]
+    mean, scale = parts[0].mean(0), parts[0].std()
+    return (parts[0] - mean) / scale, parts[1], (parts[2] - mean) / scale, parts[3]
 
 
-def _members(y: Tensor) -> list[Tensor]:
-    return [(y == k).nonzero()[:, 0] for k in range(K)]
-
-
-def train(data: tuple[Tensor, Tensor, Tensor, Tensor], seed: int, loss: Loss) -> np.ndarray:
+def train(data: Data, seed: int, loss: Loss, epochs: int) -> np.ndarray:
     """Accuracy of every class after training."""
     x, y, x_judge, y_judge = data
+    classes = int(y.max()) + 1
     torch.manual_seed(seed)
-    model = nn.Sequential(nn.Linear(x.shape[1], 512), nn.ReLU(), nn.Linear(512, K))
+    model = nn.Sequential(nn.Linear(x.shape[1], 512), nn.ReLU(), nn.Linear(512, classes))
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9, weight_decay=5e-4)
-    total, step = EPOCHS * (len(y) // BATCH), 0
-    for _ in range(EPOCHS):
+    total, step = epochs * (len(y) // BATCH), 0
+    for _ in range(epochs):
         for rows in torch.randperm(len(y))[: len(y) // BATCH * BATCH].view(-1, BATCH):
             optimizer.param_groups[0]["lr"] = RATE * (1 + math.cos(math.pi * step / total)) / 2
             optimizer.zero_grad()
@@ -82,11 +97,15 @@ def train(data: tuple[Tensor, Tensor, Tensor, Tensor], seed: int, loss: Loss) ->
             step += 1
     with torch.no_grad():
         right = y_judge[model(x_judge).argmax(1) == y_judge]
-    return (torch.bincount(right, minlength=K) / torch.bincount(y_judge, minlength=K)).numpy()
+    return (torch.bincount(right, minlength=classes) / torch.bincount(y_judge, minlength=classes)).numpy()
 
 
 def plain(logits: Tensor, y: Tensor, _: float) -> Tensor:
     return F.cross_entropy(logits, y)
+
+
+def pulled(strength: float, space: Callable[[Tensor], Tensor] = lambda z: z, heat: float = 1.0) -> Loss:
+    return lambda z, y, _: F.cross_entropy(z / heat, y) + strength * within_class_scatter(space(z), y).mean()
 
 
 def ideas(hardness: Tensor) -> dict[str, Loss]:
@@ -108,9 +127,6 @@ def ideas(hardness: Tensor) -> dict[str, Loss]:
         weights = (strength * hardness).exp()
         weights = weights / weights.mean()
         return lambda z, y, _: (F.cross_entropy(z, y, reduction="none") * weights[y]).mean()
-
-    def pulled(strength: float, space: Callable[[Tensor], Tensor] = lambda z: z, heat: float = 1.0) -> Loss:
-        return lambda z, y, _: F.cross_entropy(z / heat, y) + strength * within_class_scatter(space(z), y).mean()
 
     return {
         "margin by held-out error, 0.5": offset(0.5),

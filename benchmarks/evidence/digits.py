@@ -1,12 +1,12 @@
 """Handwritten digits, few training images a class: a task anybody can repeat in minutes, without a download.
 
     classgap bench benchmarks/evidence/digits.py
-Cost: 280 runs, 2 to 10 seconds each on one core.
+Cost: 290 runs, 2 to 10 seconds each on one core.
 """
 
 from __future__ import annotations
 
-from evidence_common import DECAY, HEADLINE_SEEDS, KEY_VARIANTS, ON_LOGITS, RELEASED, SQUEEZE, slower
+from evidence_common import DECAY, HEADLINE_SEEDS, KEY_VARIANTS, ON_LOGITS, RELEASED, SQUEEZE, WITHOUT_MARGINS, slower
 
 from classgap.bench import Suite, Task
 from classgap.train import TrainConfig
@@ -27,6 +27,7 @@ def suite() -> Suite:
             DECAY,
             *SQUEEZE,
             *ON_LOGITS,
+            WITHOUT_MARGINS,
         ),
         seeds=HEADLINE_SEEDS,
         about=__doc__.split("\n", 1)[0],

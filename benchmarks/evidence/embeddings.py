@@ -1,7 +1,7 @@
 """Frozen CIFAR-100 embeddings, 100 training samples a class: what does each part of MR² do?
 
     classgap bench benchmarks/evidence/embeddings.py
-Cost: 215 runs, 7 to 25 seconds each on one core.
+Cost: 220 runs, 7 to 25 seconds each on one core.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from evidence_common import (
     SQUEEZE,
     TEMPERATURE,
     WEIGHTED,
+    WITHOUT_MARGINS,
     margin_only,
     only_on,
     pull_only,
@@ -70,7 +71,7 @@ def suite() -> Suite:
             margin_only("γ only, c̄=2, p=3", 2.0, p=3.0),
             *only_on(TRAINED_FEATURES, *(pull_only(f"pull only, λ={lam}", lam) for lam in (0.03, 0.1, 0.3, 1.0))),
             *only_on(TRAINED_FEATURES, *RELEASED, slower(0.025)),
-            *only_on(TRAINED_FEATURES, *SQUEEZE, *ON_LOGITS),
+            *only_on(TRAINED_FEATURES, *SQUEEZE, *ON_LOGITS, WITHOUT_MARGINS),
             *only_on(TRAINED_FEATURES, MR2_PAPER, MR2, MR2_SCALE_FREE, MR2_WEIGHTED),
         ),
         seeds=HEADLINE_SEEDS,

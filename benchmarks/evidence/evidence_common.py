@@ -91,6 +91,12 @@ ON_LOGITS = tuple(
     Variant(f"MR² (default), λ={lam:g}", "mr2", {"form": "logit", "lam": lam, "c_bar": 1.0})
     for lam in (0.006, 0.06, 0.2)
 )
+WITHOUT_MARGINS = Variant(
+    "MR² (default) without γ",
+    "mr2",
+    {"form": "logit", "lam": 0.02, "c_bar": 1.0, "gamma_rule": "uniform"},
+    note="cross-entropy and the pull between logits alone",
+)
 RELEASED = tuple(
     Variant(
         f"MR² as released, λ={lam:g}",
