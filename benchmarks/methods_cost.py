@@ -1,13 +1,15 @@
-"""What a training step costs with each method, as a ratio to cross-entropy: CPU time of one thread, in one run.
+"""What each method costs, as a ratio to cross-entropy: CPU time of one thread, in one run.
 
 python benchmarks/methods_cost.py              # write benchmarks/methods_cost.json
-python benchmarks/methods_cost.py mr2 dbm      # measure only these and print them
+python benchmarks/methods_cost.py mr2 dbm      # measure only these and put them in their place
 
-A step is what the training loop does with a batch of 64 random images of 32 × 32 pixels and 100 classes on a ResNet-20:
-augmentation, all forward and backward passes, a teacher or further networks where the method has them, the optimiser and the
-log. Steps with cross-entropy and with the method alternate, and the best of each counts; what a method does once an epoch, and
-the training of a teacher, does not. A larger network brings the ratio of any method that only adds arithmetic on logits or
-features closer to 1. The row of cross-entropy itself shows what is noise.
+Losses and what goes around the optimiser: a **step**, what the training loop does with a batch of 64 random images of 32 × 32
+pixels and 100 classes on a ResNet-20: augmentation, all forward and backward passes, a teacher or further networks where the
+method has them, the optimiser and the log. Steps with cross-entropy and with the method alternate, and the best of each counts;
+what a method does once an epoch, and the training of a teacher, does not. A larger network brings the ratio of any method that
+only adds arithmetic on logits or features closer to 1. The row of cross-entropy itself shows what is noise.
+
+Stages and samplers: a whole **run** of 20 epochs on digits with 60 to 6 images a class, ResNet-20, with all it trains or fits.
 """
 
 from __future__ import annotations
@@ -23,12 +25,12 @@ import torch
 from machine import describe
 
 from classgap import registry
-from classgap.train import TrainConfig
+from classgap.train import TrainConfig, fit
 from classgap.train.loop import Trainer
 from classgap.train.run import start
 
 RESULTS = Path(__file__).with_name("methods_cost.json")
-ROUNDS, CLASSES, BATCH = 8, 100, 64
+ROUNDS, CLASSES, BATCH, EPOCHS = 8, 100, 64, 20
 
 
 def write_images(path: Path) -> None:
@@ -63,23 +65,49 @@ def ratio(folder: Path, setting: str, reference: Trainer) -> float:
     return mine / plain
 
 
+def run_seconds(folder: Path, name: str, settings: list[str]) -> float:
+    fixed = ["data.per_class=60", "data.profile=exponential", "data.imbalance=10", "model=resnet20", f"epochs={EPOCHS}"]
+    config = TrainConfig().override([*fixed, f"batch={BATCH}", "optim.lr=0.01", *settings])
+    started = time.process_time()
+    fit(config, folder / "runs" / name, accelerator="cpu")
+    return time.process_time() - started
+
+
+def run_ratio(folder: Path, section: str, name: str) -> float:
+    """Each beside a plain run of its own, since what else the machine does changes over the minutes."""
+    further = ["sampler.classes=8", "sampler.samples=8"] if name == "p_by_q" else []
+    mine = run_seconds(folder, name, [f"{section}={name}", *further])
+    return mine / run_seconds(folder, f"{name}-plain", [])
+
+
 def main(chosen: list[str]) -> None:
     torch.set_num_threads(1)
-    settings = {("loss", m.name): f"method={m.name}" for m in registry.methods("loss")}
-    settings |= {("optimizer", m.name): f"wrapper={m.name}" for m in registry.methods("optimizer")}
-    costs: dict[str, dict[str, float]] = {"loss": {}, "optimizer": {}}
+    sections: dict[registry.Kind, str] = {
+        "loss": "method",
+        "optimizer": "wrapper",
+        "stage": "stage",
+        "sampler": "sampler",
+    }
+    costs: dict[str, dict[str, float]] = json.loads(RESULTS.read_text())["cost"] if chosen else {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_images(folder / "images.npz")
         reference = trainer_with(folder, "seed=1")
         step_seconds(reference)
-        for (kind, method), setting in settings.items():
-            if not chosen or method in chosen:
-                costs[kind][method] = round(ratio(folder, setting, reference), 2)
-                print(f"{method:>20} {costs[kind][method]:.2f}", flush=True)
-    if not chosen:
-        about = {"batch": BATCH, "classes": CLASSES, "image": [3, 32, 32], "model": "resnet20", "rounds": ROUNDS}
-        RESULTS.write_text(json.dumps({"setting": about, "machine": describe(), "cost": costs}, indent=2) + "\n")
+        for kind, section in sections.items():
+            for spec in registry.methods(kind):
+                if chosen and spec.name not in chosen:
+                    continue
+                if kind in ("loss", "optimizer"):
+                    value = ratio(folder, f"{section}={spec.name}", reference)
+                else:
+                    value = run_ratio(folder, section, spec.name)
+                costs.setdefault(kind, {})[spec.name] = round(value, 2)
+                print(f"{kind:>9} {spec.name:>20} {value:.2f}", flush=True)
+    costs = {kind: dict(sorted(found.items())) for kind, found in costs.items()}
+    about = {"batch": BATCH, "classes": CLASSES, "image": [3, 32, 32], "model": "resnet20", "rounds": ROUNDS}
+    about["run_epochs"] = EPOCHS
+    RESULTS.write_text(json.dumps({"setting": about, "machine": describe(), "cost": costs}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

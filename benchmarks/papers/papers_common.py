@@ -1,0 +1,23 @@
+"""What the suites of the papers share: all images are trained on, and the last epoch counts, so that nothing is selected."""
+
+from __future__ import annotations
+
+from classgap.bench import Task, Variant
+from classgap.train import TrainConfig
+
+ERM = Variant("cross_entropy")
+RERUN = Variant("cross_entropy, re-run", seed_shift=1000, note="the null: the same method with other seeds")
+LARGEST = {"cifar10": 5000, "cifar100": 500}  # images of the most frequent class
+
+
+def task(name: str, data: str, note: str, *settings: str) -> Task:
+    """Training on all images of a data set."""
+    fixed = [f"data={data}", "data.val_fraction=0", "data.augment=crop,flip", "model=resnet32", "batch=128"]
+    return Task(name, TrainConfig().override([*fixed, *settings]), note)
+
+
+def tail(data: str, imbalance: int, *settings: str) -> Task:
+    """The exponential long tail of a data set, e.g. CIFAR-100-LT."""
+    name = f"{data.upper().replace('CIFAR', 'CIFAR-')}-LT {imbalance}"
+    shape = ["data.profile=exponential", f"data.per_class={LARGEST[data]}", f"data.imbalance={imbalance}"]
+    return task(name, data, f"imbalance {imbalance}", *shape, *settings)
