@@ -265,6 +265,58 @@ def test_double_precision_inputs(spread):
     assert float(value) == pytest.approx(float(single), rel=1e-5)
 
 
+@pytest.mark.parametrize("form", ["paper", "release", "scale_free"])
+@pytest.mark.parametrize("pair", ["sum", "mean", "pairwise"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"spread": "ratio"},
+        {"spread": "moments"},
+        {"spread": "batch"},
+        {"queue": 2},
+        {"class_counts": [9, 5, 3, 2, 1]},
+    ],
+    ids=str,
+)
+def test_numpy_and_tensors_agree(monkeypatch, form, pair, options):
+    """Small arrays are NumPy's on the CPU and tensors on an accelerator: same values, gradients and state."""
+
+    def steps():
+        criterion = MR2Loss(K, form=form, pair=pair, num_features=D, **options)
+        for seed in range(3):
+            logits, target, features = batch(seed)
+            logits.requires_grad_(), features.requires_grad_()
+            criterion(logits, target, features=features, index=torch.arange(N) // 2).backward()
+            yield from (criterion.last["logit"], criterion.last["rep"], logits.grad, features.grad)
+        yield from (criterion.gamma, criterion.sbar, *criterion.state_dict().values())
+
+    expected = list(steps())
+    monkeypatch.setattr("classgap.stats.arrays.on_host", lambda tensor: False)
+    torch.testing.assert_close(list(steps()), expected, equal_nan=True)
+
+
+def test_bfloat16_statistics():
+    """A loss cast to bfloat16 with its model goes on learning its statistics, in that precision."""
+    logits, target, features = batch()
+    full, half = MR2Loss(K), MR2Loss(K).bfloat16()
+    for _ in range(2):
+        full(logits, target, features=features)
+        half(logits, target, features=features)
+    torch.testing.assert_close(half.moments.sums.float(), full.moments.sums, rtol=0.02, atol=0.02)
+    torch.testing.assert_close(half.sbar.float(), full.sbar, rtol=0.02, atol=0.02)
+
+
+def test_label_of_vanishing_probability():
+    """Its log-probability is beyond the exponent range of float32; value and gradient are those of cross-entropy."""
+    logits = torch.tensor([[500.0, 0.0, -500.0], [3.0, 1.0, 2.0]], requires_grad=True)
+    target = torch.tensor([2, 0])
+    value = gamma_margin_cross_entropy(logits, target, torch.ones(3))
+    expected = F.cross_entropy(logits, target)
+    torch.testing.assert_close(value, expected)
+    torch.testing.assert_close(*(torch.autograd.grad(v, logits)[0] for v in (value, expected)))
+
+
 def test_queue_finds_partners_of_earlier_batches():
     """With one sample of a class a step there are no pairs in a batch; the memory supplies them, but not the sample itself."""
     criterion = MR2Loss(2, form="paper", lam=1.0, spread="zero", queue=2, num_features=1)

@@ -50,7 +50,7 @@ def test_pairs_give_the_same_scatter(spread):
     plain, paired = (ClassMoments(5, spread=spread) for _ in range(2))
     for features, target in batches(5, 17, 5, 3):
         plain.update(features, target)
-        paired.update(features, target, class_pairs(features, target))
+        paired.update(features, target, pairs=class_pairs(features, target))
     torch.testing.assert_close(plain.sums, paired.sums)
     torch.testing.assert_close(plain.pooled, paired.pooled)
 

@@ -50,6 +50,7 @@ from classgap.losses._experts import (
     hard_categories,
     mutual_distillation,
 )
+from classgap.losses._gamma import gamma_margin_cross_entropy, margins_from_moments
 from classgap.losses._gml import GMLLoss, class_log_mean_exp, queue_sizes
 from classgap.losses._information import (
     CMICLoss,
@@ -59,7 +60,7 @@ from classgap.losses._information import (
     separation,
 )
 from classgap.losses._margin import EQLLoss, SeesawLoss, equalization_cross_entropy, margin_ce, seesaw_margins
-from classgap.losses._mr2 import MR2Loss, gamma_margin_cross_entropy, margins_from_moments, representation_margin
+from classgap.losses._mr2 import MR2Loss, representation_margin
 from classgap.losses._pairs import within_class_pull
 from classgap.losses._reweight import ClassBalancedLoss, FocalLoss, focal_cross_entropy, sigmoid_cross_entropy
 from classgap.losses._robust import FairDROLoss, GroupDROLoss, chi_square_weights

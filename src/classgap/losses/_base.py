@@ -15,6 +15,7 @@ from classgap.losses._checks import (
     check_counts,
     check_experts,
     check_features,
+    check_finite,
     check_logits,
     check_target,
 )
@@ -186,8 +187,13 @@ class ClassLoss(nn.Module):
         check_target(target, samples, self.num_classes, soft_allowed=soft, method=self.name)
         if features is not None:
             check_features(features, logits.shape[0])
+            self.check_values(features)
         if "cosine_head" in self.needs:
             check_cosines(logits, self.name)
+
+    def check_values(self, features: Tensor) -> None:
+        """Refuse features that are not finite, before any state is written."""
+        check_finite(features, features)
 
     def extra_repr(self) -> str:
         return f"num_classes={self.num_classes}"

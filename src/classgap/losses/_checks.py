@@ -96,7 +96,7 @@ def check_cosines(logits: Tensor, method: str) -> None:
 
 
 def check_features(features: Tensor, num_samples: int) -> None:
-    """``(N, d)`` of finite floats."""
+    """``(N, d)`` of floats."""
     if features.dim() != 2 or features.shape[0] != num_samples:
         raise InputError(
             f"features must be ({num_samples}, d), one row for each logit row, got {tuple(features.shape)}; "
@@ -104,12 +104,15 @@ def check_features(features: Tensor, num_samples: int) -> None:
         )
     if not features.is_floating_point():
         raise InputError(f"features must be floating point, got {features.dtype}; call .float()")
-    # A sum is non-finite as soon as one entry is; only then is it worth finding out which.
-    if values_are_cheap(features) and num_samples and not math.isfinite(features.detach().sum().item()):
-        bad = int((~torch.isfinite(features)).any(1).sum())
+
+
+def check_finite(features: Tensor, summary: Tensor) -> None:
+    """Finite features. ``summary`` is them or their norms: its sum is non-finite as soon as one feature is."""
+    if values_are_cheap(features) and not math.isfinite(summary.detach().sum().item()):
+        bad = int((~torch.isfinite(features)).any(1).sum())  # a sum may also have overflowed
         if bad:
             raise InputError(
-                f"features must be finite, got nan or inf in {bad} of {num_samples} rows; lower the learning rate, "
+                f"features must be finite, got nan or inf in {bad} of {len(features)} rows; lower the learning rate, "
                 "clip gradients, or check the input data"
             )
 

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from classgap._checks import InputError, number, one_of
-from classgap.losses._base import ClassLoss, Reduction, reduce
+from classgap.losses._base import ClassLoss
+from classgap.losses._checks import check_finite
+from classgap.losses._gamma import GammaRule, gamma_margin_cross_entropy, margins_from_moments
 from classgap.losses._pairs import PAIR_MODES, PairMode, within_class_pull
 from classgap.losses._queue import FeatureQueue, collect_partners
 from classgap.registry import Choice, Float, method
@@ -24,108 +24,13 @@ from classgap.stats import (
     ClassPairs,
     Spread,
     class_pairs,
+    squared_norms,
     total_scatter,
 )
+from classgap.stats.arrays import as_array, library
 
 Form = Literal["paper", "release", "scale_free"]
-GammaRule = Literal["spread", "uniform", "imbalanced"]
 Adjust = Literal["outside", "inside", "posthoc"]
-
-
-def margins_from_moments(
-    second: Tensor, c_bar: float, *, rule: GammaRule = "spread", class_counts: Tensor | None = None
-) -> Tensor:
-    r"""Per-class logit margins with mean :math:`\bar c` over the classes seen so far; unseen classes get :math:`\bar c`.
-
-    .. math:: \gamma_k = \bar c\, m\, a_k^{1/3} \big/ \sum_{j\ \text{seen}} a_j^{1/3}
-
-    Args:
-        second: :math:`a_k = E\|\phi\|_p^2`, shape :math:`(K,)`; nan for a class not seen yet. :math:`m` have been.
-        rule: ``"spread"`` is eq. (1) and (17) of the paper; ``"uniform"`` gives :math:`\bar c` to all; ``"imbalanced"`` uses
-            :math:`(a_k/n_k)^{1/4}`, which minimises the average per-class bound for counts :math:`n_k` (LDAM's rule when
-            :math:`a_k` is constant).
-    Example:
-        >>> margins_from_moments(torch.tensor([1.0, 8.0, torch.nan]), 3.0)
-        tensor([2., 4., 3.])
-    """
-    if rule == "uniform":
-        return torch.full_like(second, c_bar)
-    second = second.clamp_min(1e-12)  # dead features
-    if rule == "imbalanced":
-        if class_counts is None:
-            raise InputError("gamma_rule='imbalanced' needs class_counts, the number of training samples of each class")
-        weight = (second / class_counts).pow(0.25)
-    else:
-        weight = second.pow(1 / 3)
-    return weight.mul_(c_bar / weight.nanmean()).nan_to_num_(nan=c_bar)
-
-
-def gamma_margin_cross_entropy(
-    logits: Tensor,
-    target: Tensor,
-    gamma: Tensor,
-    *,
-    offset: Tensor | None = None,
-    weight_by_gamma: bool = False,
-    reduction: Reduction = "mean",
-) -> Tensor:
-    r"""Cross-entropy on a logit row divided by the margin of its true class.
-
-    .. math:: \ell_i = -\ln\operatorname{softmax}(z_i/\gamma_{y_i} + o)_{y_i}
-
-    The loss grows with :math:`\gamma_y` for samples that are right, which have to be right by more; at test time the raw
-    :math:`z` is used.
-
-    Args:
-        gamma: :math:`(K,)` margins, not differentiated.
-        offset: :math:`o`, e.g. :math:`\tau\log\pi` for imbalanced data.
-        weight_by_gamma: Multiply by :math:`\gamma_y`, which leaves the boundary between overlapping classes where it was.
-        reduction: ``"mean"`` divides by the batch size.
-    Shape:
-        logits :math:`(N, K)`, target :math:`(N,)` ints or :math:`(N, K)` probabilities; returns a scalar, or :math:`(N,)`.
-    Example:
-        >>> gamma_margin_cross_entropy(torch.tensor([[4.0, 0.0]]), torch.tensor([0]), torch.tensor([2.0, 1.0]))
-        tensor(0.1269)
-
-    Reference: eq. (1).
-    """
-    if target.dim() == 2:
-        return reduce(_expected_over_labels(logits, target, gamma, offset, weight_by_gamma), reduction)
-    of_label = gamma.detach().to(logits.dtype).index_select(0, target)
-    losses: Tensor = _ScaledCrossEntropy.apply(logits, target, of_label.reciprocal(), offset)
-    return reduce(losses * of_label if weight_by_gamma else losses, reduction)
-
-
-class _ScaledCrossEntropy(torch.autograd.Function):
-    """Cross-entropy of scaled logits; with the gradient written down, no second copy of the logits is kept or formed."""
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, target: Tensor, inverse: Tensor, offset: Tensor | None) -> Tensor:
-        scaled = logits * inverse[:, None]
-        if offset is not None:
-            scaled += offset
-        log_probability = F.log_softmax(scaled, 1)
-        ctx.save_for_backward(log_probability, target, inverse)
-        return log_probability.gather(1, target[:, None]).squeeze(1).neg_()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        log_probability, target, inverse = ctx.saved_tensors
-        result = log_probability.exp()
-        result.scatter_add_(1, target[:, None], result.new_full((1, 1), -1.0).expand(target.shape[0], 1))
-        return result.mul_((grad * inverse)[:, None]), None, None, None
-
-
-def _expected_over_labels(
-    logits: Tensor, target: Tensor, gamma: Tensor, offset: Tensor | None, weight_by_gamma: bool
-) -> Tensor:
-    """Each label a row may have is scored with its own margin; two for mixup, so the cost follows the non-zero entries."""
-    rows, labels = target.nonzero(as_tuple=True)
-    losses = gamma_margin_cross_entropy(
-        logits[rows], labels, gamma, offset=offset, weight_by_gamma=weight_by_gamma, reduction="none"
-    )
-    return logits.new_zeros(logits.shape[0]).index_add(0, rows, losses * target[rows, labels].to(losses.dtype))
 
 
 def representation_margin(
@@ -166,25 +71,27 @@ def representation_margin(
         features :math:`(M, d)`, target :math:`(M,)`; returns a scalar.
     Reference: eq. (2).
     """
+    start, stop = anchors or (0, features.shape[0])
+    samples = max(1, stop - start)
     options: dict[str, Any] = {"anchors": anchors, "index": index, "pairs": pairs}
     if form == "paper":
-        return reduce(within_class_pull(features, target, 2 * sbar, pair=pair or "sum", **options), "mean")
-    start, stop = anchors or (0, features.shape[0])
+        options["weight"] = features.new_full((stop - start,), 1 / samples)
+        return within_class_pull(features, target, 2 * sbar, pair=pair or "sum", **options)
     if form == "scale_free":
         total = (total_scatter(features[start:stop]) if total is None else total).clamp_min(1e-12)
         slack = sbar / ((total if running_total is None else running_total).detach() * temperature)
-        scale = 0.5 / (total * temperature)
-        losses = within_class_pull(features, target, slack, scale=scale, pair=pair or "mean", **options)
-        return reduce(losses, "mean") * temperature
+        weight = features.new_full((stop - start,), temperature / samples)
+        options |= {"scale": 0.5 / (total * temperature), "weight": weight}
+        return within_class_pull(features, target, slack, pair=pair or "mean", **options)
     if num_classes is None:
         raise InputError("form='release' divides by the number of classes: pass num_classes")
-    width = features.shape[1]
-    scale = features.new_tensor(0.1 / width)
-    losses = within_class_pull(features, target, 2 * sbar * scale, scale=scale, pair=pair or "sum", **options)
+    unit = 10 * features.shape[1]
     # A mean within each class over K is a mean over samples in which each counts N/(K·b): so it adds up over ranks too.
-    size = torch.bincount(target[:batch], minlength=num_classes).to(losses.dtype)
-    weight = size.sum() / (num_classes * size.index_select(0, target[start:stop]))
-    return reduce(losses * weight, "mean") * (0.1 * width)
+    labels = as_array(target)
+    size = library(labels).bincount(labels[:batch], None, num_classes)[labels[start:stop]]
+    weight = (len(labels[:batch]) / num_classes * unit / 100 / samples) / size
+    options |= {"scale": 1 / unit, "weight": weight}
+    return within_class_pull(features, target, as_array(sbar) * (2 / unit), pair=pair or "sum", **options)
 
 
 @method(
@@ -316,11 +223,12 @@ class MR2Loss(ClassLoss):
     ) -> Tensor:
         assert features is not None  # declared as a need, checked in forward
         label = target if target.dim() == 1 else target.argmax(1)
-        pairs = None
+        norms, pairs = squared_norms(features.detach(), self.moments.p), None
+        check_finite(features, norms)
         if self.lam and not torch.compiler.is_compiling():  # one set of distances serves the statistics and the pull
             pairs = class_pairs(features.detach(), label)
         if self.updating:
-            self.moments.update(features, label, pairs)
+            self.moments.update(features, label, norms=norms, pairs=pairs)
         logit = self._logit_margin(logits, target)
         if not self.lam:
             self.last = {"logit": logit.detach(), "rep": torch.zeros_like(logit)}
@@ -328,6 +236,9 @@ class MR2Loss(ClassLoss):
         rep = self._representation_margin(features, label, index, pairs)
         self.last = {"logit": logit.detach(), "rep": rep.detach()}
         return torch.add(logit, rep, alpha=self.lam)
+
+    def check_values(self, features: Tensor) -> None:
+        """Left to :meth:`compute`, which takes the norms of the features in any case."""
 
     def _logit_margin(self, logits: Tensor, target: Tensor) -> Tensor:
         offset = None

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any, Literal, cast, get_args
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from classgap.stats import ClassPairs, add_along_pairs, class_pairs
+from classgap.stats.arrays import Array, as_array, as_tensor, largest, library
 
 PairMode = Literal["sum", "mean", "pairwise"]
 PAIR_MODES: tuple[PairMode, ...] = get_args(PairMode)
@@ -22,10 +22,11 @@ PAIR_MODES: tuple[PairMode, ...] = get_args(PairMode)
 def within_class_pull(
     features: Tensor,
     target: Tensor,
-    slack: Tensor,
+    slack: Tensor | Array,
     *,
-    scale: Tensor | None = None,
+    scale: Tensor | float = 1.0,
     pair: PairMode = "sum",
+    weight: Tensor | Array | None = None,
     anchors: tuple[int, int] | None = None,
     index: Tensor | None = None,
     pairs: ClassPairs | None = None,
@@ -36,9 +37,10 @@ def within_class_pull(
 
     Args:
         slack: :math:`m`, a scalar or one value for each row (the same within a class); not differentiated.
-        scale: :math:`c`, a scalar, differentiated; 1 in the papers.
+        scale: :math:`c`, differentiated where a tensor; 1 in the papers.
         pair: ``"sum"`` over partners as in the papers; ``"mean"`` over partners, independent of the batch size; ``"pairwise"``
             averages one softplus for each partner, an unbiased estimate for every batch size.
+        weight: Of each anchor; not differentiated. If given, the weighted sum over the anchors is returned.
         anchors: Range of rows that get a loss; the others only serve as partners (memory, other ranks). Default: all rows.
         index: Data-set position of each row; two rows of the same sample form no pair.
         pairs: The batch's pairs where they are at hand already.
@@ -50,73 +52,91 @@ def within_class_pull(
         tensor([0.6931, 0.6931, 0.0000])
     """
     start, stop = anchors or (0, features.shape[0])
-    slack = slack.detach().to(features.dtype)
     if torch.compiler.is_compiling():
-        scale = features.new_ones(()) if scale is None else scale
-        losses = torch.ops.classgap.pull(features, scale, target, slack, index, pair, start, stop)
+        scale = torch.as_tensor(scale, dtype=features.dtype, device=features.device)
+        losses = torch.ops.classgap.pull(features, scale, target, slack, weight, index, pair, start, stop)
         return cast("Tensor", losses)
     if pairs is None:
         pairs = class_pairs(features.detach(), target)
-    kept = _select(pairs, index, start, stop, features.shape[0])
-    return cast("Tensor", _Pull.apply(features, scale, slack, *kept, pair, start, stop))
+    pairs = _select(pairs, index, start, stop, features.shape[0])
+    return cast("Tensor", _Pull.apply(features, scale, slack, weight, pairs, pair, start, stop))
 
 
-def _select(pairs: ClassPairs, index: Tensor | None, start: int, stop: int, rows: int) -> tuple[Tensor, Tensor, Tensor]:
-    """First and second row and squared distance of the pairs that count: of distinct samples, with an anchor among them."""
-    kept = (pairs.first, pairs.second, pairs.squared_distance)
+def _select(pairs: ClassPairs, index: Tensor | None, start: int, stop: int, rows: int) -> ClassPairs:
+    """The pairs that count: of distinct samples, with an anchor among them."""
+    if index is None and (start, stop) == (0, rows):
+        return pairs
+    first, second = pairs.first, pairs.second
+    wanted = ((first >= start) & (first < stop)) | ((second >= start) & (second < stop))
     if index is not None:
-        distinct = index[kept[0]] != index[kept[1]]
-        kept = (kept[0][distinct], kept[1][distinct], kept[2][distinct])
-    if (start, stop) != (0, rows):
-        first, second, _ = kept
-        wanted = ((first >= start) & (first < stop)) | ((second >= start) & (second < stop))
-        kept = (first[wanted], second[wanted], kept[2][wanted])
-    return kept
+        position = as_array(index)
+        wanted &= position[first] != position[second]
+    return ClassPairs(pairs.runs, first[wanted], second[wanted], pairs.squared_distance[wanted], None)
 
 
-def _losses_and_slopes(excess: Tensor, first: Tensor, second: Tensor, rows: int, pair: str) -> tuple[Tensor, Tensor]:
+def _losses_and_slopes(excess: Array, first: Array, second: Array, rows: int, pair: str) -> tuple[Array, Array]:
     """Loss of each row, and its slope in the excess of each pair: first members, then second members."""
-    member = torch.cat((first, second))
-    excess = torch.cat((excess, excess))
+    xp = library(excess)
+    member = xp.concatenate((first, second))
+    excess = xp.concatenate((excess, excess))
     if pair != "sum":
-        partners = torch.bincount(member, minlength=rows).to(excess.dtype)[member]
+        partners = xp.bincount(member, None, rows)[member]
     if pair == "pairwise":
-        losses = excess.new_zeros(rows).index_add_(0, member, F.softplus(excess) / partners)
-        return losses, torch.sigmoid(excess) / partners
+        tail = xp.exp(-abs(excess))  # softplus and sigmoid without overflow
+        softplus, sigmoid = xp.log1p(tail) + excess * (excess > 0), xp.where(excess > 0, 1.0, tail) / (1 + tail)
+        return xp.bincount(member, softplus / partners, rows), sigmoid / partners
     if pair == "mean":
-        excess = excess - partners.log()
+        excess = excess - xp.log(partners)
     # The 1 inside the logarithm is a term exp(0): it keeps rows without partner at 0 and every row finite.
-    peak = excess.new_zeros(rows).scatter_reduce_(0, member, excess, "amax")
-    terms = torch.exp(excess.sub_(peak.index_select(0, member)))
-    total = torch.exp(-peak).index_add_(0, member, terms)
-    return peak.add_(total.log()), terms.div_(total.index_select(0, member))
+    peak = largest(excess, member, rows)
+    terms = xp.exp(excess - peak[member])
+    total = xp.exp(-peak) + xp.bincount(member, terms, rows)
+    return peak + xp.log(total), terms / total[member]
 
 
 def _pull_forward(
-    scale: Tensor | None, slack: Tensor, first: Tensor, second: Tensor, distance: Tensor, rows: int, pair: str
-) -> tuple[Tensor, Tensor]:
-    excess = (distance if scale is None else distance * scale) - (slack[first] if slack.dim() else slack)
-    return _losses_and_slopes(excess, first, second, rows, pair)
+    scale: Tensor | float,
+    slack: Array,
+    weight: Array | None,
+    pairs: ClassPairs,
+    features: Tensor,
+    pair: str,
+    start: int,
+    stop: int,
+) -> tuple[Tensor, Array]:
+    """Losses of the anchors, or their weighted sum; and slopes."""
+    scale, slack, weight = _arrays(scale, slack, weight)
+    excess = pairs.squared_distance * scale - (slack[pairs.first] if slack.ndim else slack)
+    losses, slopes = _losses_and_slopes(excess, pairs.first, pairs.second, features.shape[0], pair)
+    losses = losses[start:stop]
+    return as_tensor(losses if weight is None else (losses * weight).sum(), features), slopes
 
 
 def _pull_backward(
     grad: Tensor,
     features: Tensor,
-    scale: Tensor | None,
-    first: Tensor,
-    second: Tensor,
-    distance: Tensor,
-    slopes: Tensor,
+    scale: Tensor | float,
+    weight: Array | None,
+    pairs: ClassPairs,
+    slopes: Array,
     start: int,
 ) -> tuple[Tensor, Tensor | None]:
-    per_row = grad
-    if grad.shape[0] != features.shape[0]:
-        per_row = F.pad(grad, (start, features.shape[0] - start - grad.shape[0]))
-    half = first.shape[0]
-    weight = slopes.mul(per_row.index_select(0, torch.cat((first, second)))).view(2, half).sum(0)
-    if scale is None:
-        return add_along_pairs(features, first, second, 2 * weight), None
-    return add_along_pairs(features, first, second, 2 * scale * weight), torch.dot(weight, distance)
+    first, second, half = pairs.first, pairs.second, len(pairs.first)
+    rate, weight, per_row = _arrays(scale, weight, grad)
+    if weight is not None:
+        per_row = per_row * weight
+    if len(per_row) != features.shape[0]:  # the other rows are only partners
+        anchors, per_row = per_row, library(per_row).zeros_like(as_array(features[:, 0]))
+        per_row[start : start + len(anchors)] = anchors
+    by_excess = slopes[:half] * per_row[first] + slopes[half:] * per_row[second]
+    by_features = add_along_pairs(features, first, second, 2 * rate * by_excess, pairs.difference)
+    if not isinstance(scale, Tensor):
+        return by_features, None
+    return by_features, as_tensor((by_excess * pairs.squared_distance).sum(), scale)
+
+
+def _arrays(*values: Any) -> list[Any]:
+    return [as_array(value) if isinstance(value, Tensor) else value for value in values]
 
 
 class _Pull(torch.autograd.Function):
@@ -124,26 +144,23 @@ class _Pull(torch.autograd.Function):
     def forward(
         ctx: Any,
         features: Tensor,
-        scale: Tensor | None,
-        slack: Tensor,
-        first: Tensor,
-        second: Tensor,
-        distance: Tensor,
+        scale: Tensor | float,
+        slack: Array,
+        weight: Array | None,
+        pairs: ClassPairs,
         pair: str,
         start: int,
         stop: int,
     ) -> Tensor:
-        losses, slopes = _pull_forward(scale, slack, first, second, distance, features.shape[0], pair)
-        ctx.save_for_backward(features, scale, first, second, distance, slopes)
-        ctx.start = start
-        return losses if losses.shape[0] == stop - start else losses[start:stop]
+        losses, slopes = _pull_forward(scale, slack, weight, pairs, features, pair, start, stop)
+        ctx.save_for_backward(features)
+        ctx.rest = (scale.detach() if isinstance(scale, Tensor) else scale, weight, pairs, slopes, start)
+        return losses
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        features, scale, first, second, distance, slopes = ctx.saved_tensors
-        gradients = _pull_backward(grad, features, scale, first, second, distance, slopes, ctx.start)
-        return (*gradients, *[None] * 7)
+        return *_pull_backward(grad, *ctx.saved_tensors, *ctx.rest), *[None] * 6
 
 
 # The number of pairs depends on the labels, which torch.compile cannot follow: it sees two opaque operations instead.
@@ -153,14 +170,14 @@ def _pull_op(
     scale: Tensor,
     target: Tensor,
     slack: Tensor,
+    weight: Tensor | None,
     index: Tensor | None,
     pair: str,
     start: int,
     stop: int,
 ) -> Tensor:
-    rows = features.shape[0]
-    kept = _select(class_pairs(features, target), index, start, stop, rows)
-    return _pull_forward(scale, slack, *kept, rows, pair)[0][start:stop].clone()
+    pairs = _select(class_pairs(features, target), index, start, stop, features.shape[0])
+    return _pull_forward(scale, slack, weight, pairs, features, pair, start, stop)[0]
 
 
 @torch.library.custom_op("classgap::pull_backward", mutates_args=())
@@ -170,23 +187,23 @@ def _pull_backward_op(
     scale: Tensor,
     target: Tensor,
     slack: Tensor,
+    weight: Tensor | None,
     index: Tensor | None,
     pair: str,
     start: int,
     stop: int,
 ) -> tuple[Tensor, Tensor]:
-    rows = features.shape[0]
-    kept = _select(class_pairs(features, target), index, start, stop, rows)
-    _, slopes = _pull_forward(scale, slack, *kept, rows, pair)
-    by_features, by_scale = _pull_backward(grad, features, scale, *kept, slopes, start)
+    pairs = _select(class_pairs(features, target), index, start, stop, features.shape[0])
+    _, slopes = _pull_forward(scale, slack, weight, pairs, features, pair, start, stop)
+    by_features, by_scale = _pull_backward(grad, features, scale, weight, pairs, slopes, start)
     assert by_scale is not None
     return by_features, by_scale
 
 
 @_pull_op.register_fake
-def _(features: Tensor, *args: Any) -> Tensor:
+def _(features: Tensor, scale: Tensor, target: Tensor, slack: Tensor, weight: Tensor | None, *args: Any) -> Tensor:
     start, stop = args[-2:]
-    return features.new_empty(stop - start)
+    return features.new_empty(stop - start if weight is None else ())
 
 
 @_pull_backward_op.register_fake
@@ -201,7 +218,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _op_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     gradients = torch.ops.classgap.pull_backward(grad, *ctx.saved_tensors, ctx.pair, ctx.start, ctx.stop)
-    return (*gradients, *[None] * 6)
+    return (*gradients, *[None] * 7)
 
 
 _pull_op.register_autograd(_op_backward, setup_context=_setup_context)

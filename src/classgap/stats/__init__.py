@@ -8,7 +8,7 @@ from classgap.stats.collectives import (
 )
 from classgap.stats.moments import SPREADS, ClassMoments, Spread
 from classgap.stats.pairs import ClassPairs, ClassRuns, add_along_pairs, class_pairs, class_runs
-from classgap.stats.sums import class_sums, total_scatter
+from classgap.stats.sums import class_sums, squared_norms, total_scatter
 
 __all__ = [
     "SPREADS",
@@ -24,5 +24,6 @@ __all__ = [
     "gather_rows",
     "gather_with_gradient",
     "is_distributed",
+    "squared_norms",
     "total_scatter",
 ]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from classgap._checks import InputError, number, one_of
+from classgap.stats.arrays import Array, as_array, as_tensor, library
 from classgap.stats.collectives import gather_rows, is_distributed
-from classgap.stats.pairs import ClassPairs, class_runs
+from classgap.stats.pairs import ClassPairs, ClassRuns, class_runs
+from classgap.stats.sums import squared_norms
 
 Spread = Literal["pooled", "ratio", "moments", "batch"]
 SPREADS: tuple[Spread, ...] = get_args(Spread)
@@ -80,26 +83,28 @@ class ClassMoments(nn.Module):
         if self.training:
             self.update(features, target)
 
-    @torch.no_grad()
-    def update(self, features: Tensor, target: Tensor, pairs: ClassPairs | None = None) -> None:
+    def update(
+        self, features: Tensor, target: Tensor, *, norms: Tensor | None = None, pairs: ClassPairs | None = None
+    ) -> None:
         """Take in the batches of all ranks. A collective: every rank calls it, also one without samples.
 
-        ``pairs`` of this batch, where they are at hand, spare a pass over the features.
+        ``norms`` and ``pairs`` of this batch, where they are at hand, spare passes over the features.
         """
         features = features.detach().to(self.sums.dtype)
+        norms = squared_norms(features, self.p) if norms is None else norms.detach()
         state = [self.sums, self.pooled] if self.mean is None else [self.sums, self.pooled, self.mean, self.drift]
         if torch.compiler.is_compiling():
-            torch.ops.classgap.update_moments(state, features, target, self.p, self.decay, self.spread)
+            torch.ops.classgap.update_moments(state, features, target, norms, self.decay, self.spread)
             return
         self._check_width(features.shape[1])
-        if self.mean is not None:
-            pairs = None  # the means are wanted, not only the scatter
-        update_moments(state, features, target, self.p, self.decay, self.spread, pairs)
+        update_moments(state, features, target, norms, self.decay, self.spread, pairs)
 
     @property
     def second(self) -> Tensor:
         r""":math:`(K,)` running :math:`a_k = E\|\phi\|_p^2`; nan for a class not seen yet."""
-        return self.sums[:, _NORM] / self.sums[:, _COUNT]
+        sums = as_array(self.sums)
+        count = sums[:, _COUNT]
+        return as_tensor(sums[:, _NORM] / library(count).where(count > 0, count, torch.nan), self.sums)
 
     @property
     def class_spread(self) -> Tensor:
@@ -119,8 +124,10 @@ class ClassMoments(nn.Module):
     @property
     def sbar(self) -> Tensor:
         r""":math:`\bar s`, the mean of :math:`\|s_k\|^2` over classes with an estimate; 0 before there is one."""
-        value = self.pooled[0] / self.pooled[1] if self.spread == "pooled" else self.class_spread.nanmean()
-        return value.nan_to_num_(nan=0.0)
+        if self.spread != "pooled":
+            return self.class_spread.nanmean().nan_to_num_(nan=0.0)
+        scatter, freedom = as_array(self.pooled)
+        return as_tensor(scatter / (freedom + (freedom == 0)), self.pooled)
 
     def _check_width(self, width: int) -> None:
         if self._width is None:
@@ -144,66 +151,77 @@ def update_moments(
     state: list[Tensor],
     features: Tensor,
     target: Tensor,
-    p: float,
+    norms: Tensor,
     decay: float,
     spread: str,
     pairs: ClassPairs | None = None,
 ) -> None:
     """Write one batch into the buffers of :class:`ClassMoments`; only rows of touched classes are visited."""
-    sums, pooled, *means = state
-    norms = torch.linalg.vector_norm(features, ord=p, dim=1).square_()
     if is_distributed():  # statistics are those of the one batch that all ranks form together
         features, target, norms, pairs = gather_rows(features), gather_rows(target), gather_rows(norms), None
     runs = class_runs(target) if pairs is None else pairs.runs
-    share = runs.size.to(norms.dtype).reciprocal_()
+    classes, size, slot = runs
+    (sums, pooled), means = (as_array(part) for part in state[:2]), state[2:]
+    add_up = partial(library(sums).bincount, minlength=len(classes))
     if means:
-        rows = features[runs.order]
-        mean = rows.new_zeros(rows.shape).index_add_(0, runs.start, rows * share[:, None])[runs.start]
-        _update_means(sums, means[0], means[1], mean, runs.labels, share, decay)
-        scatter, member = rows.sub_(mean).square_().sum(1), runs.position
+        scatter = add_up(slot, _update_means(sums, means[0], means[1], features, runs, decay))
     elif pairs is None:
-        member = (runs.size > 1).nonzero().squeeze(1)  # single samples have no deviation
-        rows = features[runs.order[member]]
-        start = torch.searchsorted(member, runs.start[member])
-        mean = torch.zeros_like(rows).index_add_(0, start, rows).mul_(share[member, None])
-        scatter = rows.sub_(mean[start]).square_().sum(1)
+        scatter = add_up(*_squared_deviations(features, runs))
     else:  # Σ‖φ − m‖² = Σ of squared distances over pairs / b
-        member = pairs.second_sorted
-        scatter = pairs.squared_distance.to(share.dtype) * share.index_select(0, member)
+        scatter = add_up(slot[pairs.first], pairs.squared_distance) / size
+    freedom = size - 1
     if spread == "batch":  # every appearance counts once, whatever its number of samples
-        freedom, scatter = share, scatter * share.index_select(0, member)
-    else:
-        freedom = 1 - share  # of each sample: b − 1 in a class of b
-    # Every row of a class writes the same decayed value.
-    sums.index_copy_(0, runs.labels, sums.index_select(0, runs.labels).mul_(decay))
-    columns = [norms.index_select(0, runs.order), torch.ones_like(share)]
-    if sums.shape[1] == 4:
-        columns += [torch.zeros_like(share), freedom]
-        sums[:, _SCATTER].index_add_(0, runs.labels.index_select(0, member), scatter)
-    sums.index_add_(0, runs.labels, torch.stack(columns, 1))
-    pooled.mul_(decay).add_(torch.stack((scatter.sum(), freedom.sum())))
+        scatter, freedom = scatter / size, size // size
+    touched = sums[classes] * decay
+    touched[:, _NORM] += add_up(slot, as_array(norms))
+    touched[:, _COUNT] += size
+    if spread != "pooled":
+        touched[:, _SCATTER] += scatter
+        touched[:, _FREEDOM] += freedom
+    sums[classes] = touched
+    pooled *= decay
+    pooled[0] += scatter.sum()
+    pooled[1] += freedom.sum()
+    if state[0].dtype is torch.bfloat16:  # NumPy has no view of it, only a copy
+        state[0].copy_(as_tensor(sums, state[0]))
+        state[1].copy_(as_tensor(pooled, state[1]))
 
 
-def _update_means(
-    sums: Tensor, mean: Tensor, drift: Tensor, batch: Tensor, labels: Tensor, share: Tensor, decay: float
-) -> None:
-    """Welford's update with forgetting: the scatter between old and batch mean, so that centred sums never cancel."""
-    old, counts = sums[labels, _COUNT] * decay, share.reciprocal()
-    shift = batch - mean[labels]
-    between = old * counts / (old + counts) * shift.square().sum(1)
-    before = drift[labels] * drift.new_tensor([decay, decay**2])
-    mean[labels] = mean[labels] + (counts / (old + counts))[:, None] * shift
-    drift[labels] = before + torch.stack((between, counts), 1)
+def _squared_deviations(features: Tensor, runs: ClassRuns) -> tuple[Array, Array]:
+    """Class and squared distance from the class mean of each row with a partner: single samples have no deviation."""
+    (row,) = library(runs.size).where(runs.size[runs.slot] > 1)
+    rows, slot = features[row], runs.slot[row]
+    return slot, as_array(rows.sub_(_class_means(rows, slot, runs.size)[slot]).square_().sum(1))
+
+
+def _class_means(rows: Tensor, slot: Array, size: Array) -> Tensor:
+    slot, size = (torch.as_tensor(part, device=rows.device) for part in (slot, size))
+    return rows.new_zeros(len(size), rows.shape[1]).index_add_(0, slot, rows).div_(size[:, None])
+
+
+def _update_means(sums: Array, mean: Tensor, drift: Tensor, features: Tensor, runs: ClassRuns, decay: float) -> Array:
+    """Welford's update with forgetting: the scatter between old and batch mean, so that centred sums never cancel.
+
+    Returns the squared distance of each row from its class mean in the batch.
+    """
+    batch = _class_means(features, runs.slot, runs.size)
+    classes, size = (torch.as_tensor(part, device=mean.device) for part in (runs.classes, runs.size))
+    old = torch.as_tensor(sums[runs.classes, _COUNT]) * decay
+    shift = batch - mean[classes]
+    between = old * size / (old + size) * shift.square().sum(1)
+    drift[classes] = drift[classes] * drift.new_tensor([decay, decay**2]) + torch.stack((between, size), 1)
+    mean[classes] += (size / (old + size))[:, None] * shift
+    return as_array((features - batch[runs.slot]).square_().sum(1))
 
 
 # torch.compile cannot look inside (the number of pairs in a batch depends on the data), so it sees one opaque step.
 @torch.library.custom_op("classgap::update_moments", mutates_args=("state",))
 def _update_moments_op(
-    state: list[Tensor], features: Tensor, target: Tensor, p: float, decay: float, spread: str
+    state: list[Tensor], features: Tensor, target: Tensor, norms: Tensor, decay: float, spread: str
 ) -> None:
-    update_moments(state, features, target, p, decay, spread)
+    update_moments(state, features, target, norms, decay, spread)
 
 
 @_update_moments_op.register_fake
-def _(state: list[Tensor], features: Tensor, target: Tensor, p: float, decay: float, spread: str) -> None:
+def _(state: list[Tensor], features: Tensor, target: Tensor, norms: Tensor, decay: float, spread: str) -> None:
     return None

@@ -1,50 +1,52 @@
-"""A batch sorted by class, and the pairs of samples that share a class: O(N log N + pairs), never N²."""
+"""The classes of a batch, and the pairs of samples that share one: O(N log N + pairs), never N²."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from classgap.stats.arrays import Array, as_array, as_tensor, beside
+from classgap.stats.sums import squared_norms
 
 _CHUNK = 2**22  # numbers held at once while forming differences: 16 MB in float32
 
 
 class ClassRuns(NamedTuple):
-    """A batch sorted by label; a class is a run of consecutive rows."""
+    """The classes of a batch."""
 
-    labels: Tensor
-    """:math:`(N,)` labels, ascending."""
-    order: Tensor
-    """:math:`(N,)` where each sorted row was in the batch."""
-    position: Tensor
-    """:math:`(N,)` 0, 1, 2, …"""
-    start: Tensor
-    """:math:`(N,)` position of the first row of the same class."""
-    size: Tensor
-    """:math:`(N,)` number of rows of the same class."""
+    classes: Array
+    """:math:`(U,)` distinct labels, ascending."""
+    size: Array
+    """:math:`(U,)` number of rows of each."""
+    slot: Array
+    """:math:`(N,)` which of them each row belongs to."""
 
 
 class ClassPairs(NamedTuple):
     """All unordered pairs of rows with equal labels."""
 
     runs: ClassRuns
-    first: Tensor
+    first: Array
     """:math:`(P,)` rows of the batch."""
-    second: Tensor
+    second: Array
     """:math:`(P,)` rows of the batch."""
-    second_sorted: Tensor
-    """:math:`(P,)` sorted position of ``second``."""
-    squared_distance: Tensor
+    squared_distance: Array
     """:math:`(P,)` between the features of the two."""
+    difference: Tensor | None
+    """:math:`(P, d)` first minus second, where few enough to be kept."""
 
 
 def class_runs(target: Tensor) -> ClassRuns:
-    """Sort a batch by class."""
-    labels, order = torch.sort(target, stable=True)
-    start = torch.searchsorted(labels, labels)
-    size = torch.searchsorted(labels, labels, right=True).sub_(start)
-    return ClassRuns(labels, order, torch.arange(labels.shape[0], device=target.device), start, size)
+    """The distinct labels of a batch.
+
+    Example:
+        >>> class_runs(torch.tensor([7, 3, 7]))
+        ClassRuns(classes=array([3, 7]), size=array([1, 2]), slot=array([1, 0, 1]))
+    """
+    return ClassRuns(*beside(target, *_sort(target)[:3]))
 
 
 def class_pairs(features: Tensor, target: Tensor) -> ClassPairs:
@@ -53,29 +55,54 @@ def class_pairs(features: Tensor, target: Tensor) -> ClassPairs:
     Example:
         >>> pairs = class_pairs(torch.tensor([[0.0], [5.0], [2.0], [3.0]]), torch.tensor([7, 3, 7, 7]))
         >>> pairs.first, pairs.second, pairs.squared_distance
-        (tensor([0, 0, 2]), tensor([2, 3, 3]), tensor([4., 9., 1.]))
+        (array([0, 0, 2]), array([2, 3, 3]), array([4., 9., 1.], dtype=float32))
     """
-    runs = class_runs(target)
-    earlier = runs.position - runs.start  # every row pairs with the rows of its class before it
-    second = torch.repeat_interleave(runs.position, earlier)
+    classes, size, slot, order, position, earlier = _sort(target)
+    second = position.repeat(earlier)  # every row pairs with the rows of its class before it
     # The pairs of one row are consecutive: counting from the first of them gives the position of the partner.
-    shift = runs.position - earlier.cumsum(0)
-    first = torch.arange(second.shape[0], device=target.device).add_(shift.index_select(0, second))
-    rows, partners = runs.order.index_select(0, first), runs.order.index_select(0, second)
-    return ClassPairs(runs, rows, partners, second, squared_distances(features, rows, partners))
+    first = np.arange(len(second)) + (position - earlier.cumsum())[second]
+    *runs, first, second = beside(target, classes, size, slot, order[first], order[second])
+    distance, difference = _distances(features, *_indices(first, second))
+    return ClassPairs(ClassRuns(*runs), first, second, as_array(distance), difference)
 
 
-def squared_distances(features: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """Squared distance between rows ``first[i]`` and ``second[i]``."""
-    parts = [_differences(features, i, j).square_().sum(1) for i, j in _chunks(features, first, second)]
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+def _sort(target: Tensor) -> tuple[Array, ...]:
+    """Classes, sizes, slots, the order that sorts the batch, 0, 1, …, and how many of its class are before each sorted row.
+
+    Labels are sorted on the host: how many classes and pairs there are has to be known there in any case.
+    """
+    labels = target.detach().cpu().numpy()
+    order = labels.argsort(kind="stable")
+    labels = labels[order]
+    new = np.ones(len(labels), bool)
+    np.not_equal(labels[1:], labels[:-1], out=new[1:])
+    begin, slot = new.nonzero()[0], np.empty_like(order)
+    sorted_slot = new.cumsum() - 1
+    slot[order] = sorted_slot
+    position = np.arange(len(order))
+    return labels[begin], np.bincount(sorted_slot), slot, order, position, position - begin[sorted_slot]
 
 
-def add_along_pairs(features: Tensor, first: Tensor, second: Tensor, weight: Tensor) -> Tensor:
+def _indices(*arrays: Array) -> list[Tensor]:
+    return [array if isinstance(array, Tensor) else torch.from_numpy(array) for array in arrays]
+
+
+def _distances(features: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Squared distance between rows ``first[i]`` and ``second[i]``; the differences too if they fit in one chunk."""
+    chunks = _chunks(features, first, second)
+    if len(chunks) == 1:
+        difference = _differences(features, first, second)
+        return squared_norms(difference), difference
+    return torch.cat([squared_norms(_differences(features, i, j)) for i, j in chunks]), None
+
+
+def add_along_pairs(
+    features: Tensor, first: Array, second: Array, weight: Array, difference: Tensor | None = None
+) -> Tensor:
     r"""Gradient of :math:`\frac12\sum_p w_p\|\phi_{i_p}-\phi_{j_p}\|^2`: each pair moves its two rows apart by ``weight``."""
     result = torch.zeros_like(features)
-    for i, j, w in _chunks(features, first, second, weight):
-        apart = _differences(features, i, j).mul_(w[:, None])
+    for i, j, w in _chunks(features, *_indices(first, second), as_tensor(weight, features)):
+        apart = (_differences(features, i, j) if difference is None else difference) * w[:, None]
         result.index_add_(0, i, apart).index_add_(0, j, apart, alpha=-1)
     return result
 

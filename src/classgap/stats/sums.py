@@ -28,6 +28,17 @@ def class_sums(values: Tensor, target: Tensor, num_classes: int) -> tuple[Tensor
     return sums, counts
 
 
+def squared_norms(rows: Tensor, p: float = 2.0) -> Tensor:
+    r""":math:`\|\phi_i\|_p^2` of each row.
+
+    Example:
+        >>> squared_norms(torch.tensor([[3.0, 4.0]]))
+        tensor([25.])
+    """
+    norms: Tensor = torch.linalg.vector_norm(rows, ord=p, dim=1)
+    return norms.square()
+
+
 def total_scatter(features: Tensor, *, across_ranks: bool = True) -> Tensor:
     r"""Mean :math:`\|\phi_i - \bar\phi\|^2` over the batch (of all ranks), differentiated.
 
