@@ -169,12 +169,16 @@ def predictions(head: Head) -> Iterator[tuple[str, np.ndarray, dict[str, Any], f
 
 
 def run(path: Path, heads: list[str], tasks: list[str]) -> None:
-    """Fit everything and append one line for each method and seed, compared with the same seed's uncorrected head."""
+    """Fit what is missing; a line for each method and seed, compared with the same seed's uncorrected head."""
     data = dict(np.load(path))
     y_test = data["y_test"].astype(np.int64)
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    done = {(line["head"], line["task"], line["seed"]) for line in results()}
     for kind, task, seed in itertools.product(heads, tasks, SEEDS):
+        if (kind, task, seed) in done:
+            continue
         head = make_head(data, task, kind, seed)
+        lines = []
         before = classgap.audit(y_test, head.test.argmax(1), n_boot=200)
         for name, predicted, chosen, seconds in predictions(head):
             change = classgap.compare(before, classgap.audit(y_test, predicted, n_boot=200), n_boot=500).metrics
@@ -191,9 +195,15 @@ def run(path: Path, heads: list[str], tasks: list[str]) -> None:
                 for m, c in change.items()
                 if m in METRICS
             }
-            with RESULTS.open("a") as file:
-                file.write(json.dumps(line) + "\n")
+            lines.append(json.dumps(line) + "\n")
+        with RESULTS.open("a") as file:  # all methods of a head or none: what is there need not be done again
+            file.writelines(lines)
         print(kind, task, seed, flush=True)
+
+
+def results() -> list[dict[str, Any]]:
+    """All lines so far."""
+    return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
 
 
 def pooled(lines: list[dict[str, Any]], metric: str) -> tuple[float, float, float]:
@@ -206,7 +216,7 @@ def pooled(lines: list[dict[str, Any]], metric: str) -> tuple[float, float, floa
 
 def tables() -> str:
     """All lines as Markdown, one table for each head and task."""
-    lines = [json.loads(line) for line in RESULTS.read_text().splitlines()]
+    lines = results()
     out: list[str] = []
     for kind, task in itertools.product(("linear", "mlp"), ("long-tailed", "balanced")):
         here = [line for line in lines if (line["head"], line["task"]) == (kind, task)]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,11 +14,13 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from classgap import registry
+from classgap._cards import card
 from classgap._checks import InputError
 from classgap.posthoc import PostHocMethod, load, save
 from posthoc_data import Task, long_tailed_task
 
 METHODS = {m.name: m for m in registry.methods("posthoc")}
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "evidence" / "posthoc" / "results.jsonl"
 QUICK = {"gap_dial": {"strength": 2.0, "ridge": 1.0}}  # cross-fitting has tests of its own
 FOLDABLE = [name for name in METHODS if name != "disalign"]
 
@@ -41,6 +46,23 @@ def test_every_public_estimator_is_declared() -> None:
     methods = {c for c in classes if issubclass(c, PostHocMethod) and c is not PostHocMethod}
     assert methods == {m.cls for m in METHODS.values()}
     assert all(m.paper and m.summary for m in METHODS.values())
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_card_says_what_to_expect_and_its_figure_is_the_measured_one(name: str) -> None:
+    found = card(METHODS[name])
+    assert found.when_to_use
+    assert found.pitfalls
+    expect = " ".join(found.expect.split())
+    assert "balanced data" in expect
+    assert "long tail" in expect
+    lines = [json.loads(line) for line in RESULTS.read_text().splitlines()]
+    row = {"gap_dial": "gap_dial (chosen)"}.get(name, name)
+    here = [x for x in lines if (x["head"], x["task"], x["method"]) == ("linear", "long-tailed", row)]
+    assert here
+    stated = re.search(r"long tail about \+(\d+) (?:and \+\d+ )?points", expect)
+    if stated:
+        assert int(stated[1]) == pytest.approx(100 * np.mean([x["hard"]["delta"] for x in here]), abs=1)
 
 
 def test_import_needs_no_torch() -> None:

@@ -26,6 +26,12 @@ class LogitAdjustment(ClasswiseAffine):
     The factor :math:`K` changes no prediction; with it a uniform prior leaves scores exactly as they are, and a class that had no
     training sample (:math:`\pi_j = 0`) keeps its column instead of getting an infinite bonus.
 
+    When to use: a long-tailed training set whose counts are known; the first thing to try, as nothing is fitted.
+    Expect: on balanced data no prediction changes; on a long tail about +20 points for the hard third and +8 overall for -4.5
+    in the easy third (CIFAR-100 embeddings, imbalance 100).
+    Pitfalls: wrong for a model trained with logit adjustment, balanced softmax or balanced sampling, which removed the prior
+    already. Assumes calibrated scores: when the model is over-confident the shift is too weak, and ``tau=None`` helps.
+
     Args:
         tau: Strength; ``0`` changes nothing. None picks the value of 0, 0.1, …, 2 with the best balanced accuracy on the samples
             given to ``fit``.

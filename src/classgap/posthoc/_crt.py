@@ -27,6 +27,12 @@ class CRT(PostHocMethod):
     minimum of the convex objective :math:`\frac1K \sum_k \mathrm{mean}_{i: y_i = k} \mathrm{CE}_i + \frac\lambda2 \|W\|^2`.
     It learns a whole head, so unlike the other methods it may be fitted on the training samples' features.
 
+    When to use: a long tail with features at hand, when the head and not the features is to blame.
+    Expect: on balanced data no change beyond noise; on a long tail about +17 points for the hard third and +7 overall for -3 in
+    the easy third (CIFAR-100 embeddings, imbalance 100).
+    Pitfalls: a new head of K × d parameters over-fits classes with a handful of samples: raise ``weight_decay`` first. Features
+    must come from the model that will be served, in evaluation mode.
+
     Args:
         weight_decay: :math:`\lambda`, on the weights and not on the bias, for features scaled to a mean square of one. The
             paper's 5e-4 goes with ten epochs, which stop early; the exact minimum over-fits rare classes with so little.

@@ -67,6 +67,13 @@ class GapDial(ClasswiseAffine):
     much more a class counts when it fails more, from the mean error towards that of the worst class; ``0`` stops after
     calibration and prior, which on balanced data changes no prediction.
 
+    When to use: hard classes that frequency does not explain, above all on balanced data, when some loss on easy classes is
+    acceptable; on a long tail in place of logit adjustment when the hard classes matter most.
+    Expect: on balanced data, as chosen by the default rule, about +1 point for the hard third and +2 for the worst ten classes
+    for -1 in the easy third; on a long tail about +22 and +22 points and +7 overall for -7 (CIFAR-100 embeddings, imbalance
+    100).
+    Pitfalls: a trade, not a free gain. With few held-out samples a class its offsets shrink to nothing.
+
     Args:
         strength: :math:`s`. None tries 0, 1.5, 2, 2.5, 3, 4 and 6.
         ridge: :math:`r`. None tries 1, 3 and 10. What is left open is cross-fitted (each sample is corrected by offsets it had

@@ -34,6 +34,11 @@ class DisAlign(PostHocMethod):
     The confidence :math:`\sigma` differs from sample to sample, so the result cannot be folded into a layer, and the problem is
     not convex: L-BFGS from the starting point below finds a stationary point.
 
+    When to use: a long tail with features at hand, when only some samples should be corrected.
+    Expect: on balanced data no gain (hard third -1 ± 1 point); on a long tail about +17 points for the hard third and +5 overall
+    for -6 in the easy third, less than MARC at many times its cost (CIFAR-100 embeddings, imbalance 100).
+    Pitfalls: not convex and not foldable: serving needs features and this object. The confidence learns little from few samples.
+
     Args:
         form: ``"paper"`` as above, starting at no change; ``"code"`` is :math:`(1 + \sigma \alpha_j) \eta_j + \sigma \beta_j`
             with :math:`\alpha` starting at one.

@@ -15,6 +15,7 @@ from classgap.posthoc._evidence import Array
 from classgap.posthoc._sweep import ClasswiseProblem, Sweep
 
 _LEAP = 4.0  # no step of the model moves a parameter further
+_FAR = 1e30  # a step that lets a sample's mass grow so much is too long
 _PRECISION = 0.2  # residual of the conjugate gradients, relative to their start
 
 
@@ -56,10 +57,10 @@ class LocalModel:
         swell = d * self.mean + d**2 * self.variance / 2 + b
         highest = float(swell.max())
         remainder = self.share * np.exp(swell - highest)
-        with np.errstate(over="ignore"):  # a step that long is halved
+        with np.errstate(over="ignore"):
             left = self.rest * np.exp(highest - most.astype(np.float64)) * remainder.sum()
         mass = np.bincount(self.row, e, minlength=len(self.u)) + left
-        if not np.isfinite(mass).all():
+        if not mass.max() < _FAR:
             return np.inf, np.zeros_like(theta)
         e /= mass.astype(e.dtype)[self.row]
         self.left = left / mass

@@ -19,6 +19,10 @@ from classgap.registry import Float, method
 class TemperatureScaling(ClasswiseAffine):
     r"""Divide all scores by one temperature :math:`T`, fitted by likelihood. Changes confidence, never a prediction.
 
+    When to use: probabilities that should mean what they say; before methods that assume calibrated scores.
+    Expect: on balanced data and on a long tail alike not one prediction changes, so neither does any accuracy.
+    Pitfalls: one temperature is an average: rare classes may stay over-confident. It does nothing for a gap.
+
     Attributes:
         temperature_: :math:`T > 0`.
     Reference: Guo et al., *On calibration of modern neural networks*, ICML 2017, arXiv:1706.04599.
@@ -65,6 +69,12 @@ def fit_temperature(scores: Array, y: Array, weights: Array | None = None) -> fl
 class VectorScaling(ClasswiseAffine):
     """One scale and one offset a class, fitted by likelihood (convex, solved exactly).
 
+    When to use: calibration class by class with enough held-out samples, under the prior of the held-out set.
+    Expect: on balanced data a slight trade the wrong way (+1 point for the easy third, -1 ± 1 for the hard one); on a long tail
+    +1 point, as likelihood keeps favouring the head (CIFAR-100 embeddings, imbalance 100).
+    Pitfalls: it learns the held-out set's prior, which should be that of use. To lift rare classes take MARC, which is this with
+    re-weighting.
+
     Args:
         ridge: Pull towards no change, relative to the weight of an average class.
         tol: Gradient norm to stop at, relative to the norm at no change.
@@ -107,6 +117,11 @@ class MatrixScaling(PostHocMethod):
 
     The only method here that moves scores between named pairs of classes. It has K² parameters: with fewer than some hundred
     samples a class keep the ridge large.
+
+    When to use: few classes, hundreds of held-out samples for each, and pairs of classes that take each other's samples.
+    Expect: on balanced data no change beyond noise; on a long tail between nothing (linear head) and +5 points for the hard third
+    (hidden layer; CIFAR-100 embeddings, imbalance 100).
+    Pitfalls: K² parameters, so time and memory grow with the square of the classes: above some hundred take vector scaling.
 
     Args:
         ridge: Pull of each parameter towards no change, relative to the weight of an average class.
