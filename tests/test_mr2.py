@@ -334,7 +334,7 @@ def test_queue_finds_partners_of_earlier_batches():
 
 
 def test_queue_keeps_the_last_samples_of_a_crowded_class():
-    criterion = MR2Loss(2, queue=3, num_features=1)
+    criterion = MR2Loss(2, form="release", queue=3, num_features=1)
     criterion(torch.zeros(5, 2), torch.zeros(5, dtype=torch.long), features=torch.arange(5.0)[:, None])
     assert criterion.queue.memory[0, :, 0].sort().values.tolist() == [2.0, 3.0, 4.0]
 
@@ -347,7 +347,9 @@ def test_bad_parameters():
         ({"pair": "max"}, "unknown value for pair"),
         ({"spread": "pool"}, "did you mean 'pooled'"),
         ({"gamma_rule": "imbalanced"}, "needs class_counts"),
-        ({"queue": 4}, "needs num_features"),
+        ({"queue": 4, "form": "release"}, "needs num_features"),
+        ({"queue": 4}, "queue is for pulls between features"),
+        ({"pair": "sum"}, "pair is for pulls between features"),
         ({"spread": "moments"}, "needs num_features"),
         ({"class_counts": [1, 2]}, "class_counts must have 5 entries"),
         ({"class_counts": [1, 2, 0, 4, 5]}, "class_counts must be positive, got 0.0 for class 2"),

@@ -119,3 +119,13 @@ def representation_margin(
         return kappa * np.mean(losses)
     per_class = [np.mean([v for v, y in zip(losses, labels, strict=True) if y == k]) for k in set(labels)]
     return width / 10 * sum(per_class) / num_classes
+
+
+def logit_scatter(logits, labels):
+    """Mean over samples of half the mean squared distance to the others of the class, 0 for one without any."""
+    total = 0.0
+    for i, y in enumerate(labels):
+        partners = [j for j, other in enumerate(labels) if other == y and j != i]
+        if partners:
+            total += sum(((logits[i] - logits[j]) ** 2).sum() for j in partners) / len(partners) / 2
+    return total / len(labels)

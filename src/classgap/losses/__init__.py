@@ -64,6 +64,7 @@ from classgap.losses._mr2 import MR2Loss, representation_margin
 from classgap.losses._pairs import within_class_pull
 from classgap.losses._reweight import ClassBalancedLoss, FocalLoss, focal_cross_entropy, sigmoid_cross_entropy
 from classgap.losses._robust import FairDROLoss, GroupDROLoss, chi_square_weights
+from classgap.losses._scatter import within_class_scatter
 from classgap.losses._squeeze import SqueezeLoss
 from classgap.losses._weights import ClassWeightedLoss, effective_number_weights
 
@@ -139,4 +140,5 @@ __all__ = [
     "supervised_contrast",
     "vector_scaling_cross_entropy",
     "within_class_pull",
+    "within_class_scatter",
 ]

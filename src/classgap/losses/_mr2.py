@@ -17,6 +17,7 @@ from classgap.losses._checks import check_finite
 from classgap.losses._gamma import GammaRule, gamma_margin_cross_entropy, margins_from_moments
 from classgap.losses._pairs import PAIR_MODES, PairMode, within_class_pull
 from classgap.losses._queue import FeatureQueue, collect_partners
+from classgap.losses._scatter import within_class_scatter
 from classgap.registry import Choice, Float, method
 from classgap.stats import (
     SPREADS,
@@ -29,7 +30,8 @@ from classgap.stats import (
 )
 from classgap.stats.arrays import as_array, library
 
-Form = Literal["paper", "release", "scale_free"]
+FeatureForm = Literal["paper", "release", "scale_free"]
+Form = Literal["logit", "paper", "release", "scale_free"]
 Adjust = Literal["outside", "inside", "posthoc"]
 
 
@@ -38,7 +40,7 @@ def representation_margin(
     target: Tensor,
     sbar: Tensor,
     *,
-    form: Form = "paper",
+    form: FeatureForm = "paper",
     pair: PairMode | None = None,
     num_classes: int | None = None,
     total: Tensor | None = None,
@@ -102,8 +104,8 @@ def representation_margin(
     needs=("features",),
     space={
         "c_bar": Float(0.5, 4.0, default=1.0, log=True),
-        "lam": Float(1e-3, 1.0, default=0.1, log=True),
-        "form": Choice(("release", "scale_free", "paper"), default="release"),
+        "lam": Float(1e-3, 1.0, default=0.02, log=True),
+        "form": Choice(("logit", "release", "scale_free", "paper"), default="logit"),
     },
     reduces_to=("cross_entropy", {"gamma_rule": "uniform", "c_bar": 1.0, "lam": 0.0}),
 )
@@ -112,24 +114,30 @@ class MR2Loss(ClassLoss):
 
     .. math:: L = \tfrac1N\sum_i \ell_{\gamma,\mathrm{ce}}(z_i, y_i) + \lambda\, \ell_{\bar s}(\phi_i, y_i)
 
-    A class whose features are large or scattered has to win by more, and samples of one class are drawn together where they are
-    further apart than the average spread. Class statistics are updated from the batch before they are used, while in
-    training mode only.
+    A class whose features are large or scattered has to win by more, and samples of one class are drawn together: by default
+    in their logits, :math:`\ell_{\bar s}` being half the mean squared distance to the others of the class in the batch; in the
+    paper in their features, where these are further apart than the average spread. Class statistics are updated from the
+    batch before they are used, while in training mode only.
 
     When to use: uneven class accuracy on balanced data, with a network that is trained or fine-tuned; on long tails together
     with ``class_counts``, which adds logit adjustment.
-    Pitfalls: ``lam`` does not transfer between forms, models or batch sizes, and the paper's form with the paper's weight can
-    wreck training. Compare with ``gamma_rule="uniform"``: much of the effect may be that of a temperature.
+    Expect: on balanced data that are fitted completely a gain overall and on the hard third, from the pull; margins of mean 1
+    add little. On long tails the gain of logit adjustment and that of the pull.
+    Pitfalls: a class needs two samples in a batch to be pulled together. ``lam`` does not transfer between forms, and the
+    paper's form with the paper's weight can wreck training. A mean margin of 2 acts as a temperature of 2: compare with
+    ``gamma_rule="uniform"``.
 
     Args:
         num_classes: Number of classes :math:`K`.
         c_bar: Mean logit margin :math:`\bar c`. At 1 the loss keeps the temperature of cross-entropy; the paper's 2 divides all
             logits by about 2, which slows a short training down (see ``weight_by_gamma``).
         lam: Weight :math:`\lambda` of the representation margin; 0 turns it off. Values do not transfer between forms: the
-            paper's 0.5 goes with ``form="paper"`` and wrecks training in a batch, 0.1 with the release's scaling is mild.
+            paper's 0.5 goes with ``form="paper"`` and wrecks training in a batch, 0.1 with the release's scaling is mild. Logits
+            have a scale of their own, so the default's weight means the same for every network: 0.006 to 0.06 differ little.
         p: Norm in the margins: 2 for a linear head, 3 for a cosine head (where 2 gives every class the same margin).
         decay: Share of the old class statistics kept when a class appears.
-        form: Scaling of the representation margin, see :func:`representation_margin`.
+        form: What is drawn together: ``"logit"`` logits (:func:`within_class_scatter`), else features on the scale of
+            :func:`representation_margin`.
         pair: How partners are combined; by default a mean in ``"scale_free"``, else a sum.
         spread: Estimator of :math:`\bar s` (see :class:`~classgap.stats.ClassMoments`), or ``"zero"`` for no slack. By default
             ``"pooled"``, and ``"ratio"`` with unequal ``class_counts``, so that frequent classes do not decide it.
@@ -160,11 +168,11 @@ class MR2Loss(ClassLoss):
         self,
         num_classes: int,
         c_bar: float = 1.0,
-        lam: float = 0.1,
+        lam: float = 0.02,
         *,
         p: float = 2.0,
         decay: float = 0.9,
-        form: Form = "release",
+        form: Form = "logit",
         pair: PairMode | None = None,
         spread: Spread | Literal["zero"] | None = None,
         gamma_rule: GammaRule = "spread",
@@ -191,6 +199,9 @@ class MR2Loss(ClassLoss):
         one_of("spread", spread, (*SPREADS, "zero"))
         if gamma_rule == "imbalanced" and class_counts is None:
             raise InputError("gamma_rule='imbalanced' needs class_counts, the number of training samples of each class")
+        if form == "logit" and (queue or pair is not None):
+            given = "queue" if queue else "pair"
+            raise InputError(f"{given} is for pulls between features: choose form='release', 'scale_free' or 'paper'")
         if queue and num_features is None:
             raise InputError("queue stores features of each class and needs num_features, the feature dimension")
         self.form: Form = form
@@ -225,7 +236,8 @@ class MR2Loss(ClassLoss):
         label = target if target.dim() == 1 else target.argmax(1)
         norms, pairs = squared_norms(features.detach(), self.moments.p), None
         check_finite(features, norms)
-        if self.lam and not torch.compiler.is_compiling():  # one set of distances serves the statistics and the pull
+        # One set of distances serves the statistics and the pull.
+        if self.lam and self.form != "logit" and not torch.compiler.is_compiling():
             pairs = class_pairs(features.detach(), label)
         if self.updating:
             self.moments.update(features, label, norms=norms, pairs=pairs)
@@ -233,7 +245,11 @@ class MR2Loss(ClassLoss):
         if not self.lam:
             self.last = {"logit": logit.detach(), "rep": torch.zeros_like(logit)}
             return logit
-        rep = self._representation_margin(features, label, index, pairs)
+        if self.form == "logit":
+            scatter = within_class_scatter(logits, label, across_ranks=self.gather and self.training)
+            rep = scatter.sum() / max(1, len(label))
+        else:
+            rep = self._representation_margin(self.form, features, label, index, pairs)
         self.last = {"logit": logit.detach(), "rep": rep.detach()}
         return torch.add(logit, rep, alpha=self.lam)
 
@@ -251,7 +267,7 @@ class MR2Loss(ClassLoss):
         )
 
     def _representation_margin(
-        self, features: Tensor, label: Tensor, index: Tensor | None, pairs: ClassPairs | None
+        self, form: FeatureForm, features: Tensor, label: Tensor, index: Tensor | None, pairs: ClassPairs | None
     ) -> Tensor:
         if self.gather or self.queue is not None:
             pairs = None  # there are more partners than the batch has
@@ -263,7 +279,7 @@ class MR2Loss(ClassLoss):
             rows,
             labels,
             features.new_zeros(()) if self.zero_slack else self.sbar,
-            form=self.form,
+            form=form,
             pair=self.pair,
             num_classes=self.num_classes,
             total=total,

@@ -1,0 +1,57 @@
+"""Scatter of the logits within each class, the representation term of MR² by default."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from classgap.losses import MR2Loss, within_class_scatter
+from reference import mr2 as reference
+
+K = 6
+
+
+def batch(samples: int = 15, seed: int = 0):
+    generator = torch.Generator().manual_seed(seed)
+    logits = 3 * torch.randn(samples, K, generator=generator, dtype=torch.float64)
+    target = torch.randint(0, K - 1, (samples,), generator=generator)
+    target[0] = K - 1  # alone in its class
+    return logits.requires_grad_(), target
+
+
+def test_scatter_is_the_mean_over_pairs():
+    logits, target = batch()
+    losses = within_class_scatter(logits, target)
+    assert losses.mean().item() == pytest.approx(reference.logit_scatter(logits.detach().numpy(), target.tolist()))
+    assert losses[0] == 0
+
+
+def test_gradient_is_that_of_the_pairs():
+    logits, target = batch()
+    together = (target[:, None] == target) & ~torch.eye(len(target), dtype=torch.bool)
+    distances = (logits[:, None] - logits).square().sum(2)
+    by_pairs = (distances * together).sum(1) / together.sum(1).clamp_min(1) / 2
+    (expected,) = torch.autograd.grad(by_pairs.sum(), logits)
+    (found,) = torch.autograd.grad(within_class_scatter(logits, target).sum(), logits)
+    assert torch.allclose(found, expected)
+
+
+def test_a_common_shift_of_a_class_costs_nothing():
+    logits, target = batch()
+    shift = torch.randn(K, K, dtype=torch.float64)[target]
+    assert torch.allclose(within_class_scatter(logits + shift, target), within_class_scatter(logits, target))
+
+
+def test_no_table_has_as_many_rows_as_there_are_classes():
+    rows, far = torch.randn(4, 3), torch.tensor([10**15, 5, 10**15, 7])
+    assert within_class_scatter(rows, far).tolist()[1::2] == [0.0, 0.0]
+
+
+def test_default_form_adds_the_scatter_of_the_logits():
+    logits, target = batch()
+    features = torch.ones(len(target), 4, dtype=torch.float64)  # equal spread, so every margin is 1
+    criterion = MR2Loss(K, lam=0.3, gamma_rule="uniform").double()
+    assert criterion.form == "logit"
+    expected = F.cross_entropy(logits, target) + 0.3 * within_class_scatter(logits, target).mean()
+    assert criterion(logits, target, features).item() == pytest.approx(expected.item())
