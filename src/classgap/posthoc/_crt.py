@@ -56,7 +56,7 @@ class CRT(PostHocMethod):
         features = evidence.features
         assert features is not None
         K, seen = evidence.num_classes, evidence.held_out > 0
-        spread = float(np.sqrt(np.mean(np.square(features[: 40 * CHUNK], dtype=np.float64)))) or 1.0
+        spread = float(np.sqrt(np.mean(np.square(features[: 80 * CHUNK], dtype=np.float64)))) or 1.0
         weights = class_weights(evidence.held_out, 1.0)[evidence.y]
         weights /= weights.sum()
 
@@ -90,8 +90,8 @@ def _weighted_cross_entropy(
     dtype = features.dtype
     weight, bias = (head[:, :-1] / spread).astype(dtype), np.where(seen, head[:, -1], -np.inf).astype(dtype)
     value, gradient = 0.0, np.zeros(head.shape)
-    for start in range(0, len(y), 8 * CHUNK):
-        x, t, u = (a[start : start + 8 * CHUNK] for a in (features, y, weights))
+    for start in range(0, len(y), 16 * CHUNK):
+        x, t, u = (a[start : start + 16 * CHUNK] for a in (features, y, weights))
         p = x @ weight.T
         p += bias
         p -= p.max(axis=1, keepdims=True)

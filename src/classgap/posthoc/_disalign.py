@@ -69,7 +69,7 @@ class DisAlign(PostHocMethod):
         number("ridge", self.ridge, low=0.0)
         features, K = evidence.features, evidence.num_classes
         assert features is not None
-        spread = float(np.sqrt(np.mean(np.square(features[: 40 * CHUNK], dtype=np.float64)))) or 1.0
+        spread = float(np.sqrt(np.mean(np.square(features[: 80 * CHUNK], dtype=np.float64)))) or 1.0
         weights = class_weights(evidence.held_out, self.gamma)[evidence.y]
         weights /= weights.sum()
         frozen = np.tile(evidence.held_out == 0, 2)
@@ -104,8 +104,8 @@ def _aligned_cross_entropy(
     K = scores.shape[1]
     slope, offset, v = x[:K], x[K : 2 * K], x[2 * K : -1] / spread
     value, gradient = 0.0, np.zeros(len(x))
-    for start in range(0, len(y), 8 * CHUNK):
-        eta, phi, t, u = (part[start : start + 8 * CHUNK] for part in (scores, features, y, weights))
+    for start in range(0, len(y), 16 * CHUNK):
+        eta, phi, t, u = (part[start : start + 16 * CHUNK] for part in (scores, features, y, weights))
         sigma = expit(phi @ v + x[-1])
         change = slope * eta + offset
         logits = eta + sigma[:, None] * change

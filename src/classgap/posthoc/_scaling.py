@@ -44,7 +44,7 @@ def fit_temperature(scores: Array, y: Array, weights: Array | None = None) -> fl
     u = np.ones(len(y)) if weights is None else weights
     K = scores.shape[1]
     problem = ClasswiseProblem(scores, y, u, float(u.sum()), np.ones(K))
-    spread = float(np.std(scores[: 10 * CHUNK])) or 1.0
+    spread = float(np.std(scores[: 20 * CHUNK])) or 1.0
 
     def slope(log_inverse: float) -> float:
         theta = np.concatenate([np.full(K, np.exp(log_inverse)), np.zeros(K)])
@@ -150,8 +150,8 @@ class MatrixScaling(PostHocMethod):
             change = x.reshape(K, K + 1)
             value, gradient = 0.0, np.zeros((K, K + 1))
             matrix, offset = np.eye(K) + change[:, :K], change[:, K]
-            for start in range(0, len(y), 8 * CHUNK):
-                s, t = scores[start : start + 8 * CHUNK].astype(np.float64), y[start : start + 8 * CHUNK]
+            for start in range(0, len(y), 16 * CHUNK):
+                s, t = scores[start : start + 16 * CHUNK].astype(np.float64), y[start : start + 16 * CHUNK]
                 p = softmax(s @ matrix.T + offset, axis=1)
                 at = np.arange(len(t)), t
                 value -= float(np.log(np.maximum(p[at], 1e-300)).sum())
