@@ -105,7 +105,7 @@ def plain(logits: Tensor, y: Tensor, _: float) -> Tensor:
 
 
 def pulled(strength: float, space: Callable[[Tensor], Tensor] = lambda z: z, heat: float = 1.0) -> Loss:
-    return lambda z, y, _: F.cross_entropy(z / heat, y) + strength * within_class_scatter(space(z), y).mean()
+    return lambda z, y, _: F.cross_entropy(z / heat, y) + strength * within_class_scatter(space(z), y)
 
 
 def ideas(hardness: Tensor) -> dict[str, Loss]:

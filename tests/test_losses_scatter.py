@@ -22,9 +22,15 @@ def batch(samples: int = 15, seed: int = 0):
 
 def test_scatter_is_the_mean_over_pairs():
     logits, target = batch()
-    losses = within_class_scatter(logits, target)
-    assert losses.mean().item() == pytest.approx(reference.logit_scatter(logits.detach().numpy(), target.tolist()))
-    assert losses[0] == 0
+    expected = reference.logit_scatter(logits.detach().numpy(), target.tolist())
+    assert within_class_scatter(logits, target).item() == pytest.approx(expected)
+    assert within_class_scatter(logits, target, across_ranks=True).item() == pytest.approx(expected)
+
+
+def test_compiled_is_the_same():
+    logits, target = batch()
+    compiled = torch.compile(within_class_scatter, fullgraph=True, backend="aot_eager")
+    assert compiled(logits, target).item() == pytest.approx(within_class_scatter(logits, target).item())
 
 
 def test_gradient_is_that_of_the_pairs():
@@ -32,9 +38,10 @@ def test_gradient_is_that_of_the_pairs():
     together = (target[:, None] == target) & ~torch.eye(len(target), dtype=torch.bool)
     distances = (logits[:, None] - logits).square().sum(2)
     by_pairs = (distances * together).sum(1) / together.sum(1).clamp_min(1) / 2
-    (expected,) = torch.autograd.grad(by_pairs.sum(), logits)
-    (found,) = torch.autograd.grad(within_class_scatter(logits, target).sum(), logits)
-    assert torch.allclose(found, expected)
+    (expected,) = torch.autograd.grad(by_pairs.mean(), logits)
+    for across_ranks in (False, True):
+        (found,) = torch.autograd.grad(within_class_scatter(logits, target, across_ranks=across_ranks), logits)
+        assert torch.allclose(found, expected)
 
 
 def test_a_common_shift_of_a_class_costs_nothing():
@@ -44,8 +51,9 @@ def test_a_common_shift_of_a_class_costs_nothing():
 
 
 def test_no_table_has_as_many_rows_as_there_are_classes():
-    rows, far = torch.randn(4, 3), torch.tensor([10**15, 5, 10**15, 7])
-    assert within_class_scatter(rows, far).tolist()[1::2] == [0.0, 0.0]
+    rows, far = torch.tensor([[0.0], [1.0], [2.0], [5.0]]), torch.tensor([10**15, 5, 10**15, 7])
+    assert within_class_scatter(rows, far) == 1.0
+    assert within_class_scatter(rows, torch.arange(4)) == 0.0
 
 
 def test_default_form_adds_the_scatter_of_the_logits():
@@ -53,5 +61,5 @@ def test_default_form_adds_the_scatter_of_the_logits():
     features = torch.ones(len(target), 4, dtype=torch.float64)  # equal spread, so every margin is 1
     criterion = MR2Loss(K, lam=0.3, gamma_rule="uniform").double()
     assert criterion.form == "logit"
-    expected = F.cross_entropy(logits, target) + 0.3 * within_class_scatter(logits, target).mean()
+    expected = F.cross_entropy(logits, target) + 0.3 * within_class_scatter(logits, target)
     assert criterion(logits, target, features).item() == pytest.approx(expected.item())

@@ -113,7 +113,8 @@ def _ideas() -> str:
     caption = (
         "Difference to cross-entropy in points, mean ± half the 95% t-interval over seeds, on 400 unused training images a "
         "class; classes ranked by other runs of cross-entropy. Error here is that of those runs: better knowledge than any "
-        "running statistic has. CIFAR-100 embeddings, one hidden layer, 100 samples a class. Repeat with `python benchmarks/ideas.py`."
+        "running statistic has. CIFAR-100 embeddings, one hidden layer, 100 samples a class. Repeat "
+        "with `python benchmarks/ideas.py`."
     )
     return Table("Ideas on trial", caption, ("idea", "runs", "overall", "hard"), tuple(rows)).render("md", level=2)
 

@@ -246,8 +246,7 @@ class MR2Loss(ClassLoss):
             self.last = {"logit": logit.detach(), "rep": torch.zeros_like(logit)}
             return logit
         if self.form == "logit":
-            scatter = within_class_scatter(logits, label, across_ranks=self.gather and self.training)
-            rep = scatter.sum() / max(1, len(label))
+            rep = within_class_scatter(logits, label, across_ranks=self.gather and self.training)
         else:
             rep = self._representation_margin(self.form, features, label, index, pairs)
         self.last = {"logit": logit.detach(), "rep": rep.detach()}

@@ -2,29 +2,69 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
+from classgap.stats import class_runs, squared_norms
+from classgap.stats.arrays import as_tensor
 from classgap.stats.collectives import gather_rows
 
 
 def within_class_scatter(rows: Tensor, target: Tensor, *, across_ranks: bool = False) -> Tensor:
-    r"""Half the mean squared distance of each row from the others of its class.
+    r"""Half the mean squared distance of a row from the others of its class, averaged over the batch.
 
-    .. math:: \ell_i = \frac{1}{2(b-1)} \sum_{j\ne i,\,y_j=y_i} \|z_i-z_j\|^2
+    .. math:: \frac1N \sum_i \frac{1}{2(b_i-1)} \sum_{j\ne i,\,y_j=y_i} \|z_i-z_j\|^2
 
-    summed over a class of :math:`b` rows, which is how it is computed: as :math:`\tfrac{b}{b-1}\|z_i-m\|^2` about the mean
-    :math:`m` of the class. The gradient does not pass through :math:`m`, since its share of the sum is zero.
+    where :math:`b_i` rows have the label of row :math:`i`; one without company counts 0. Computed as
+    :math:`\tfrac{b}{b-1}\|z_i-m\|^2` about the mean :math:`m` of the class, through which no gradient has to pass: its
+    share of the sum is zero.
 
     Args:
         across_ranks: Take means over the batches of all ranks.
     Shape:
-        rows :math:`(N, d)`, target :math:`(N,)`; returns :math:`(N,)`, 0 for the only row of a class. Single values differ from
-        the formula; their sum over a class does not.
+        rows :math:`(N, d)`, target :math:`(N,)`; returns a scalar.
     Example:
-        >>> within_class_scatter(torch.tensor([[0.0], [2.0], [9.0]]), torch.tensor([0, 0, 1]))
-        tensor([2., 2., 0.])
+        >>> within_class_scatter(torch.tensor([[0.0], [2.0], [9.0], [9.0]]), torch.tensor([0, 0, 1, 2]))
+        tensor(1.)
     """
+    if across_ranks or torch.compiler.is_compiling():
+        return _by_tables(rows, target, across_ranks)
+    return cast("Tensor", _Scatter.apply(rows, target))
+
+
+class _Scatter(torch.autograd.Function):
+    """Only rows with company are looked at: with many classes these are few."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, target: Tensor) -> Tensor:
+        _, size, slot = class_runs(target)
+        company = size[slot]
+        kept = (company > 1).nonzero()[0] if not isinstance(company, Tensor) else (company > 1).nonzero()[:, 0]
+        company, slot = company[kept], slot[kept]
+        ctx.place = as_tensor(kept, target)
+        ctx.weight = as_tensor(company / (company - 1) / max(1, rows.shape[0]), rows)
+        slots = as_tensor(slot, target)
+        centred = rows.index_select(0, ctx.place)
+        means = centred.new_zeros(len(size), rows.shape[1]).index_add_(0, slots, centred)
+        means /= as_tensor(size, rows)[:, None]
+        centred -= means.index_select(0, slots)
+        ctx.save_for_backward(centred)
+        ctx.rows = rows.shape[0]
+        return torch.dot(squared_norms(centred), ctx.weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (centred,) = ctx.saved_tensors
+        result = centred.new_zeros(ctx.rows, centred.shape[1])
+        return result.index_copy_(0, ctx.place, centred * (2 * grad * ctx.weight)[:, None]), None
+
+
+def _by_tables(rows: Tensor, target: Tensor, across_ranks: bool) -> Tensor:
+    """The same with shapes that do not depend on the labels, and over ranks."""
     values, labels = rows.detach(), target
     if across_ranks:
         values, labels = gather_rows(values), gather_rows(labels)
@@ -33,7 +73,8 @@ def within_class_scatter(rows: Tensor, target: Tensor, *, across_ranks: bool = F
     number = torch.searchsorted(ordered, labels)
     sums = torch.zeros_like(values).index_add_(0, number, values)
     counts = values.new_zeros(values.shape[0]).index_add_(0, number, values.new_ones(values.shape[0]))
-    own = torch.searchsorted(ordered, target) if across_ranks else number
+    own = torch.searchsorted(ordered, target)
     size = counts.index_select(0, own)
     mean = sums.index_select(0, own) / size[:, None]
-    return (rows - mean).square().sum(1) * (size / (size - 1).clamp_min(1))
+    losses = (rows - mean).square().sum(1) * (size / (size - 1).clamp_min(1))
+    return losses.sum() / max(1, rows.shape[0])
