@@ -46,6 +46,7 @@ def frontier(result: Repair, overall: str = "balanced") -> alt.TopLevelMixin:
 
 def _rows(result: Repair, overall: str) -> list[dict[str, Any]]:
     dial = {candidate.label: strength for strength, candidate in result.frontier}
+    ends = {*list(dial)[:1], *list(dial)[-1:]}  # strengths between them follow the line, and their names would overlap
     rows = []
     for label, candidate in result.candidates.items():
         hard, whole = candidate.report.metrics["hard"].delta, candidate.report.metrics[overall].delta
@@ -55,7 +56,7 @@ def _rows(result: Repair, overall: str) -> list[dict[str, Any]]:
                 "family": label.split("(")[0],
                 "chosen": label == result.chosen,
                 "strength": dial.get(label),
-                "short": f"s = {dial[label]:g}" if label in dial else "",
+                "short": f"s = {dial[label]:g}" if label in ends else "",
                 "overall": 100 * whole.value,
                 "hard": 100 * hard.value,
                 "low": 100 * hard.low,

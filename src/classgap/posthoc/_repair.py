@@ -109,7 +109,8 @@ def repair(
     selection = _compare(fitting, crossed, seed)
     chosen = choose(selection, rule, overall)
     report = _compare(reporting, {n: _predict(m, reporting, slice(None)) for n, m in fitted.items()}, seed)
-    candidates = {n: Candidate(n, m, selection[n], report[n]) for n, m in fitted.items()}
+    order = sorted(fitted, key=lambda n: (n != chosen, -selection[n].metrics["hard"].delta.value))
+    candidates = {n: Candidate(n, fitted[n], selection[n], report[n]) for n in order}
     return Repair(candidates, skipped, chosen, _helps(candidates, chosen), rule, np.flatnonzero(set_aside))
 
 
