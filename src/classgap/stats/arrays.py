@@ -41,6 +41,11 @@ def as_tensor(array: Array, like: Tensor) -> Tensor:
     return tensor.to(like)
 
 
+def as_indices(*arrays: Array) -> list[Tensor]:
+    """Arrays of whole numbers as tensors that index others."""
+    return [array if isinstance(array, Tensor) else torch.from_numpy(array) for array in arrays]
+
+
 def library(array: Array) -> Any:
     """NumPy or torch: whose functions to call on the array."""
     return torch if isinstance(array, Tensor) else np

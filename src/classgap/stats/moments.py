@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from classgap._checks import InputError, number, one_of
-from classgap.stats.arrays import Array, as_array, as_tensor, library
+from classgap.stats.arrays import Array, as_array, as_indices, as_tensor, library
 from classgap.stats.collectives import gather_rows, is_distributed
 from classgap.stats.pairs import ClassPairs, ClassRuns, class_runs
 from classgap.stats.sums import squared_norms
@@ -190,13 +190,15 @@ def update_moments(
 def _squared_deviations(features: Tensor, runs: ClassRuns) -> tuple[Array, Array]:
     """Class and squared distance from the class mean of each row with a partner: single samples have no deviation."""
     (row,) = library(runs.size).where(runs.size[runs.slot] > 1)
-    rows, slot = features[row], runs.slot[row]
-    return slot, as_array(rows.sub_(_class_means(rows, slot, runs.size)[slot]).square_().sum(1))
+    slot = runs.slot[row]
+    place, owner = as_indices(row, slot)
+    rows = features.index_select(0, place)
+    return slot, as_array(squared_norms(rows.sub_(_class_means(rows, owner, runs.size).index_select(0, owner))))
 
 
-def _class_means(rows: Tensor, slot: Array, size: Array) -> Tensor:
-    slot, size = (torch.as_tensor(part, device=rows.device) for part in (slot, size))
-    return rows.new_zeros(len(size), rows.shape[1]).index_add_(0, slot, rows).div_(size[:, None])
+def _class_means(rows: Tensor, slot: Tensor, size: Array) -> Tensor:
+    sums = rows.new_zeros(len(size), rows.shape[1]).index_add_(0, slot, rows)
+    return sums.div_(as_tensor(size, rows)[:, None])
 
 
 def _update_means(sums: Array, mean: Tensor, drift: Tensor, features: Tensor, runs: ClassRuns, decay: float) -> Array:
@@ -204,14 +206,14 @@ def _update_means(sums: Array, mean: Tensor, drift: Tensor, features: Tensor, ru
 
     Returns the squared distance of each row from its class mean in the batch.
     """
-    batch = _class_means(features, runs.slot, runs.size)
-    classes, size = (torch.as_tensor(part, device=mean.device) for part in (runs.classes, runs.size))
-    old = torch.as_tensor(sums[runs.classes, _COUNT]) * decay
+    classes, slot, size = *as_indices(runs.classes, runs.slot), as_tensor(runs.size, mean)
+    batch = _class_means(features, slot, runs.size)
+    old = as_tensor(sums[runs.classes, _COUNT], mean) * decay
     shift = batch - mean[classes]
     between = old * size / (old + size) * shift.square().sum(1)
     drift[classes] = drift[classes] * drift.new_tensor([decay, decay**2]) + torch.stack((between, size), 1)
     mean[classes] += (size / (old + size))[:, None] * shift
-    return as_array((features - batch[runs.slot]).square_().sum(1))
+    return as_array(squared_norms(features - batch.index_select(0, slot)))
 
 
 # torch.compile cannot look inside (the number of pairs in a batch depends on the data), so it sees one opaque step.

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from classgap.stats.arrays import Array, as_array, as_tensor, beside
+from classgap.stats.arrays import Array, as_array, as_indices, as_tensor, beside
 from classgap.stats.sums import squared_norms
 
 _CHUNK = 2**22  # numbers held at once while forming differences: 16 MB in float32
@@ -62,7 +62,7 @@ def class_pairs(features: Tensor, target: Tensor) -> ClassPairs:
     # The pairs of one row are consecutive: counting from the first of them gives the position of the partner.
     first = np.arange(len(second)) + (position - earlier.cumsum())[second]
     *runs, first, second = beside(target, classes, size, slot, order[first], order[second])
-    distance, difference = _distances(features, *_indices(first, second))
+    distance, difference = _distances(features, *as_indices(first, second))
     return ClassPairs(ClassRuns(*runs), first, second, as_array(distance), difference)
 
 
@@ -83,10 +83,6 @@ def _sort(target: Tensor) -> tuple[Array, ...]:
     return labels[begin], np.bincount(sorted_slot), slot, order, position, position - begin[sorted_slot]
 
 
-def _indices(*arrays: Array) -> list[Tensor]:
-    return [array if isinstance(array, Tensor) else torch.from_numpy(array) for array in arrays]
-
-
 def _distances(features: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor | None]:
     """Squared distance between rows ``first[i]`` and ``second[i]``; the differences too if they fit in one chunk."""
     chunks = _chunks(features, first, second)
@@ -101,7 +97,7 @@ def add_along_pairs(
 ) -> Tensor:
     r"""Gradient of :math:`\frac12\sum_p w_p\|\phi_{i_p}-\phi_{j_p}\|^2`: each pair moves its two rows apart by ``weight``."""
     result = torch.zeros_like(features)
-    for i, j, w in _chunks(features, *_indices(first, second), as_tensor(weight, features)):
+    for i, j, w in _chunks(features, *as_indices(first, second), as_tensor(weight, features)):
         apart = (_differences(features, i, j) if difference is None else difference) * w[:, None]
         result.index_add_(0, i, apart).index_add_(0, j, apart, alpha=-1)
     return result

@@ -59,7 +59,7 @@ class _TotalScatter(torch.autograd.Function):
         centred = features - mean / samples
         ctx.save_for_backward(centred, samples)
         ctx.add = add
-        return add(centred.square().sum())[0] / samples
+        return add(torch.linalg.vector_norm(centred).square())[0] / samples
 
     @staticmethod
     @once_differentiable
