@@ -53,7 +53,7 @@ def seconds(steps: dict[str, Callable[[], None]], budget: float) -> dict[str, fl
     best = dict.fromkeys(steps, float("inf"))
     for step in steps.values():
         step()
-    repeats = {name: max(1, int(0.02 / _once(step))) for name, step in steps.items()}
+    repeats = {name: max(1, int(0.004 / _once(step))) for name, step in steps.items()}
     end = time.perf_counter() + budget
     while time.perf_counter() < end:
         for name, step in steps.items():
@@ -88,7 +88,7 @@ def measure_losses(budget: float) -> list[dict[str, object]]:
             return run
 
         steps = {"cross-entropy": step(lambda z=logits, y=target: F.cross_entropy(z, y))}
-        for form in ("scale_free", "paper", "release"):
+        for form in ("logit", "release", "scale_free", "paper"):
             criterion = MR2Loss(classes, form=form)
             steps[f"mr2 {form}"] = step(lambda c=criterion, z=logits, y=target, x=features: c(z, y, features=x))
         if width == 512:

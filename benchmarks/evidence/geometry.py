@@ -30,8 +30,7 @@ IMAGES = HERE.parents[1] / "docs" / "images"
 VARIANTS = {
     "cross_entropy": "ce",
     "MR² (default)": "mr2",
-    "MR² (default), λ=1": "mr2_strong",
-    "label smoothing 0.1": "smoothing",
+    "label smoothing 0.1": "",  # no picture
 }
 
 
@@ -48,7 +47,7 @@ def main(suite_name: str, task: str, jobs: Path) -> None:
         angle = angles_between(np.asarray(found.weight)).margin
         rows.append({"variant": job.variant, "seed": job.seed, **measures(report), "angle": round(angle, 2)})
         print(rows[-1])
-        if job.seed == suite.seeds[0]:
+        if job.seed == suite.seeds[0] and VARIANTS[job.variant]:
             picture = plot.embedding(report)
             if picture is not None:
                 plot.save(picture, IMAGES / f"evidence_tsne_{VARIANTS[job.variant]}.svg")

@@ -19,12 +19,14 @@ from classgap.bench.tables import TaskTables, difference, mean_interval, suite_t
 from classgap.cli._bench_progress import duration
 from classgap.measure import Comparison
 from classgap.measure._views import points
+from classgap.measure.groups import THIRDS
 from classgap.train import TrainConfig
 
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parents[1] / "docs" / "evidence.md"
 SUITES = ("cifar10", "cifar100", "fashion", "embeddings", "digits", "field")
 RULE = RULES["last"]
+TSNE = {"cross_entropy": "ce", "MR² (default)": "mr2"}
 HEAD = """\
 # Evidence
 
@@ -56,6 +58,7 @@ def page() -> str:
     parts = [HEAD.format(rule=RULE.meaning), _filled((HERE / "findings.md").read_text(), every)]
     parts.append(_overview([(suite, tables) for suite, _, tables in found]).render("md", level=2))
     parts.append(_pictures(figures.draw(found)))
+    parts += [_geometry(path) for path in sorted(HERE.glob("*_geometry.json"))]
     parts.append(_ideas())
     parts += [_section(suite, results, tables) for suite, results, tables in found]
     return "\n".join(parts)
@@ -117,6 +120,32 @@ def _ideas() -> str:
         "with `python benchmarks/ideas.py`."
     )
     return Table("Ideas on trial", caption, ("idea", "runs", "overall", "hard"), tuple(rows)).render("md", level=2)
+
+
+def _geometry(path: Path) -> str:
+    """Margins of outputs and head and the spread of features, from benchmarks/evidence/geometry.py, with its pictures."""
+    found = json.loads(path.read_text())
+    by_variant: dict[str, list[dict[str, float]]] = {}
+    for row in found["rows"]:
+        by_variant.setdefault(row["variant"], []).append(row)
+    columns = [*(f"margin_{third}" for third in THIRDS), "angle", *(f"spread_{third}" for third in THIRDS)]
+    rows = []
+    for variant, runs in by_variant.items():
+        cells = (mean_interval([run[column] for run in runs]) for column in columns)
+        rows.append((variant, str(len(runs)), *(f"{mean:.2f} ± {half:.2f}" for mean, half in cells)))
+    heads = ("variant", "runs", *(column.replace("_", ", ") for column in columns))
+    caption = (
+        "Test samples, mean ± half the 95% t-interval over seeds; thirds by each run's own ranking. Margin: probability of the "
+        "true class less that of the runner-up. Angle: the smallest between two class vectors of the last layer, in degrees. "
+        "Spread: standard deviation of a class's features. Repeat with `python benchmarks/evidence/geometry.py`."
+    )
+    table = Table(f"Margins and geometry ({found['suite']}, {found['task']})", caption, heads, tuple(rows))
+    pictures = [
+        f"![t-SNE, {variant}](images/evidence_tsne_{short}.svg)\n\nFeatures of the hardest classes and of what they are taken "
+        f"for, t-SNE of test samples, {variant}, first seed; crosses are mistakes.\n"
+        for variant, short in TSNE.items()
+    ]
+    return "\n".join([table.render("md", level=2), *pictures])
 
 
 def _ten_classes(by_idea: Mapping[str, Mapping[int, np.ndarray]]) -> list[tuple[str, ...]]:

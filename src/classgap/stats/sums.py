@@ -43,8 +43,8 @@ def total_scatter(features: Tensor, *, across_ranks: bool = True) -> Tensor:
     r"""Mean :math:`\|\phi_i - \bar\phi\|^2` over the batch (of all ranks), differentiated.
 
     Example:
-        >>> total_scatter(torch.tensor([[0.0], [2.0]]))
-        tensor(1.)
+        >>> total_scatter(torch.tensor([[0.0], [4.0], [0.0], [4.0]]))
+        tensor(4.)
     """
     value: Tensor = _TotalScatter.apply(features, all_reduce_sum if across_ranks else _alone)
     return value
