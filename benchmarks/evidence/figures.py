@@ -52,7 +52,7 @@ WEIGHT_CAPTION = (
     "the default is 0.02. Hard third: cross-fitted ranking."
 )
 RELEASED_CAPTION = (
-    "**The same for the pull between features**, scaled as in the authors' code, where the paper's choice is 0.1."
+    "**The same for the pull between features**, scaled as in the authors' code."
 )
 MARGIN_CAPTION = (
     "**Mean logit margin.** The same against c̄, without the representation term. At c̄=2 a uniform temperature gives the same "

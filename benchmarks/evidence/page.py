@@ -37,7 +37,7 @@ How to read it. *Hard* is the mean accuracy of the worst third of the classes, u
 (what papers print), that of the **reference** method on the same test samples (which favours any re-run), and
 **cross-fitted** (ranked on one half of the test samples, scored on the other; the verdict rests on it). The row
 *re-run* is the reference method trained again with other seeds: whatever it shows is chance. Accuracy is that of
-{rule}; nothing was chosen on test data.
+{rule}; no epoch was chosen on test data.
 """
 
 
@@ -117,7 +117,7 @@ def _ideas() -> str:
         "Difference to cross-entropy in points, mean ± half the 95% t-interval over seeds, on 400 unused training images a "
         "class; classes ranked by other runs of cross-entropy. Error here is that of those runs: better knowledge than any "
         "running statistic has. CIFAR-100 embeddings, one hidden layer, 100 samples a class. Repeat "
-        "with `python benchmarks/ideas.py`."
+        "with python benchmarks/ideas.py."
     )
     return Table("Ideas on trial", caption, ("idea", "runs", "overall", "hard"), tuple(rows)).render("md", level=2)
 
@@ -137,7 +137,7 @@ def _geometry(path: Path) -> str:
     caption = (
         "Test samples, mean ± half the 95% t-interval over seeds; thirds by each run's own ranking. Margin: probability of the "
         "true class less that of the runner-up. Angle: the smallest between two class vectors of the last layer, in degrees. "
-        "Spread: standard deviation of a class's features. Repeat with `python benchmarks/evidence/geometry.py`."
+        "Spread: standard deviation of a class's features. Repeat with python benchmarks/evidence/geometry.py."
     )
     table = Table(f"Margins and geometry ({found['suite']}, {found['task']})", caption, heads, tuple(rows))
     pictures = [

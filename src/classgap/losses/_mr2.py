@@ -122,7 +122,8 @@ class MR2Loss(ClassLoss):
     When to use: uneven class accuracy on balanced data, with a network that is trained or fine-tuned; on long tails together
     with ``class_counts``, which adds logit adjustment.
     Expect: on balanced data that are fitted completely a gain overall and on the hard third, from the pull; margins of mean 1
-    add little. On long tails the gain of logit adjustment and that of the pull.
+    add little. On long tails, with ``class_counts``, the overall gain of logit adjustment and part of its gain on the hard
+    classes; all of that with ``lam=0``.
     Pitfalls: a class needs two samples in a batch to be pulled together. ``lam`` does not transfer between forms, and the
     paper's form with the paper's weight can wreck training. A mean margin of 2 acts as a temperature of 2: compare with
     ``gamma_rule="uniform"``.
