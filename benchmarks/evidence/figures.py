@@ -51,9 +51,7 @@ WEIGHT_CAPTION = (
     "**Weight of the pull between logits.** Difference to cross-entropy in points, with its 95 % interval, against λ; "
     "the default is 0.02. Hard third: cross-fitted ranking."
 )
-RELEASED_CAPTION = (
-    "**The same for the pull between features**, scaled as in the authors' code."
-)
+RELEASED_CAPTION = "**The same for the pull between features**, scaled as in the authors' code."
 MARGIN_CAPTION = (
     "**Mean logit margin.** The same against c̄, without the representation term. At c̄=2 a uniform temperature gives the same "
     "figures (tables below)."
