@@ -240,7 +240,7 @@ TITLES = {
     "better": "Better everywhere",
     "better_hard": "Better on the hard classes without cost",
     "traded": "Traded easy for hard",
-    "not_hard": "Better, but not on the hard classes",
+    "not_hard": "Better, but not shown on the hard classes",
     "widened": "Traded hard for easy",
     "worse": "Worse",
     "noise": "Within noise",
