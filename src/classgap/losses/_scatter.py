@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from classgap.stats import class_runs, squared_norms
-from classgap.stats.arrays import as_tensor
+from classgap.stats.arrays import as_tensor, library
 from classgap.stats.collectives import gather_rows
 
 
@@ -42,7 +42,7 @@ class _Scatter(torch.autograd.Function):
     def forward(ctx: Any, rows: Tensor, target: Tensor) -> Tensor:
         _, size, slot = class_runs(target)
         company = size[slot]
-        kept = (company > 1).nonzero()[0] if not isinstance(company, Tensor) else (company > 1).nonzero()[:, 0]
+        (kept,) = library(company).where(company > 1)
         company, slot = company[kept], slot[kept]
         ctx.place = as_tensor(kept, target)
         ctx.weight = as_tensor(company / (company - 1) / max(1, rows.shape[0]), rows)
