@@ -56,6 +56,43 @@ def test_no_table_has_as_many_rows_as_there_are_classes():
     assert within_class_scatter(rows, torch.arange(4)) == 0.0
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"c_bar": 2.0, "weight_by_gamma": True},
+        {"class_counts": [60, 50, 40, 30, 20, 10]},
+        {"class_counts": [60, 50, 40, 30, 20, 10], "adjust": "inside"},
+        {"class_counts": [60, 50, 40, 30, 20, 10], "adjust": "posthoc"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("as_tensors", [False, True])
+def test_both_terms_in_one_step_are_their_sum(monkeypatch, options, as_tensors):
+    """Value, parts and gradient of the single step are those of the two terms added up, as for soft targets."""
+    monkeypatch.setattr("classgap.stats.arrays.on_host", lambda tensor: not as_tensors)
+    (logits, target), features = batch(), 2 * torch.randn(15, 4, dtype=torch.float64)
+    single, apart = (MR2Loss(K, lam=0.3, **options).double() for _ in range(2))
+    one = single(logits, target, features)
+    two = apart(logits, F.one_hot(target, K).double(), features)
+    torch.testing.assert_close(one, two)
+    torch.testing.assert_close(single.last, apart.last)
+    gradients = [torch.autograd.grad(2.5 * value, logits)[0] for value in (one, two)]
+    torch.testing.assert_close(*gradients)
+
+
+def test_default_form_keeps_no_spread():
+    """It has no slack to compare distances with, so steps do not pay for one."""
+    logits, target = batch()
+    features = torch.randn(15, 4, dtype=torch.float64)
+    default, asked = MR2Loss(K), MR2Loss(K, spread="pooled")
+    for criterion in (default, asked):
+        criterion(logits, target, features)
+    assert default.sbar == 0.0
+    assert asked.sbar > 0.0
+    torch.testing.assert_close(default.gamma, asked.gamma)
+
+
 def test_default_form_adds_the_scatter_of_the_logits():
     logits, target = batch()
     features = torch.ones(len(target), 4, dtype=torch.float64)  # equal spread, so every margin is 1

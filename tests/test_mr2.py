@@ -299,7 +299,7 @@ def test_numpy_and_tensors_agree(monkeypatch, form, pair, options):
 def test_bfloat16_statistics():
     """A loss cast to bfloat16 with its model goes on learning its statistics, in that precision."""
     logits, target, features = batch()
-    full, half = MR2Loss(K), MR2Loss(K).bfloat16()
+    full, half = MR2Loss(K, spread="pooled"), MR2Loss(K, spread="pooled").bfloat16()
     for _ in range(2):
         full(logits, target, features=features)
         half(logits, target, features=features)

@@ -55,6 +55,16 @@ def test_pairs_give_the_same_scatter(spread):
     torch.testing.assert_close(plain.pooled, paired.pooled)
 
 
+def test_second_moments_alone():
+    alone, pooled = ClassMoments(5, spread=None), ClassMoments(5)
+    for features, target in batches(5, 17, 5, 3):
+        alone(features, target)
+        pooled(features, target)
+    torch.testing.assert_close(alone.second, pooled.second)
+    assert float(alone.sbar) == 0.0
+    assert torch.isnan(alone.class_spread).all()
+
+
 def test_spread_estimators_are_unbiased_where_they_claim_to_be():
     """128 samples of 100 classes a step, as on CIFAR-100: the batch estimate is 3.4 times too small, the others are not."""
     variance, width, classes = 4.0, 8, 100

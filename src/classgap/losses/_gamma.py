@@ -11,9 +11,12 @@ from torch.autograd.function import once_differentiable
 
 from classgap._checks import InputError
 from classgap.losses._base import Reduction, reduce
+from classgap.losses._checks import values_are_cheap
+from classgap.losses._scatter import BatchScatter
 from classgap.stats.arrays import as_array, as_tensor, library
 
 GammaRule = Literal["spread", "uniform", "imbalanced"]
+_SAFE = 1e-30  # probabilities above this are exact to the last digits of a float
 
 
 def margins_from_moments(
@@ -79,14 +82,30 @@ def gamma_margin_cross_entropy(
     """
     if target.dim() == 2:
         return reduce(_expected_over_labels(logits, target, gamma, offset, weight_by_gamma), reduction)
+    return hard_label_loss(logits, target, gamma, offset, weight_by_gamma, reduction)
+
+
+def hard_label_loss(
+    logits: Tensor,
+    target: Tensor,
+    gamma: Tensor,
+    offset: Tensor | None,
+    weight_by_gamma: bool,
+    reduction: Reduction = "mean",
+    pull: tuple[BatchScatter, float] | None = None,
+) -> Tensor:
+    """:func:`gamma_margin_cross_entropy` for class indices, plus a scatter of the same logits times its weight."""
     of_label = gamma.detach().to(logits.dtype).index_select(0, target)
     weight = of_label if weight_by_gamma else None
-    losses: Tensor = _ScaledCrossEntropy.apply(logits, target, of_label.reciprocal(), weight, offset, reduction)
-    return losses
+    loss: Tensor = _ScaledCrossEntropy.apply(logits, target, of_label.reciprocal(), weight, offset, reduction, pull)
+    return loss
 
 
 class _ScaledCrossEntropy(torch.autograd.Function):
-    """Cross-entropy of scaled logits; with the gradient written down, each logit is exponentiated once, not twice."""
+    """Cross-entropy of scaled logits; with the gradient written down, each logit is exponentiated once, not twice.
+
+    The pull is part of it because its gradient then only touches the rows that have one.
+    """
 
     @staticmethod
     def forward(
@@ -97,25 +116,40 @@ class _ScaledCrossEntropy(torch.autograd.Function):
         weight: Tensor | None,
         offset: Tensor | None,
         reduction: Reduction,
+        pull: tuple[BatchScatter, float] | None,
     ) -> Tensor:
         scaled = logits * inverse[:, None]
         if offset is not None:
             scaled += offset
         probability = F.softmax(scaled, 1)
-        # The largest probability is never tiny, so its logarithm is right where that of the label's might be -inf.
-        losses = probability.amax(1).log_().neg_().add_(scaled.amax(1)).sub_(scaled.gather(1, target[:, None])[:, 0])
+        losses = _negative_logarithms(probability, scaled, target)
         if weight is not None:
             losses, inverse = losses * weight, inverse * weight
         ctx.save_for_backward(probability, target, inverse)
         ctx.share = 1 / max(1, len(target)) if reduction == "mean" else 1.0
-        return reduce(losses, reduction)
+        ctx.pull = pull
+        loss = reduce(losses, reduction)
+        return loss if pull is None else torch.add(loss, pull[0].value, alpha=pull[1])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         probability, target, inverse = ctx.saved_tensors
         rate = (inverse * (grad * ctx.share))[:, None]
-        return (probability * rate).scatter_add_(1, target[:, None], -rate), *[None] * 5
+        gradient = (probability * rate).scatter_add_(1, target[:, None], -rate)
+        if ctx.pull is not None:
+            scatter, weight = ctx.pull
+            scatter.add_gradient(gradient, grad * weight)
+        return gradient, *[None] * 6
+
+
+def _negative_logarithms(probability: Tensor, scores: Tensor, target: Tensor) -> Tensor:
+    """Of the label's probability, also where that is too small for a float."""
+    own = probability.gather(1, target[:, None])[:, 0]
+    if values_are_cheap(own) and len(own) and as_array(own).min() > _SAFE:
+        return own.log_().neg_()
+    # The largest probability is never tiny: its logarithm is exact, and the label's score lies that much below the largest.
+    return probability.amax(1).log_().neg_().add_(scores.amax(1)).sub_(scores.gather(1, target[:, None])[:, 0])
 
 
 def _expected_over_labels(

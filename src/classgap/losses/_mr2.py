@@ -14,17 +14,19 @@ from torch import Tensor
 from classgap._checks import InputError, number, one_of
 from classgap.losses._base import ClassLoss
 from classgap.losses._checks import check_finite
-from classgap.losses._gamma import GammaRule, gamma_margin_cross_entropy, margins_from_moments
+from classgap.losses._gamma import GammaRule, gamma_margin_cross_entropy, hard_label_loss, margins_from_moments
 from classgap.losses._pairs import PAIR_MODES, PairMode, within_class_pull
 from classgap.losses._queue import FeatureQueue, collect_partners
-from classgap.losses._scatter import within_class_scatter
+from classgap.losses._scatter import BatchScatter, within_class_scatter
 from classgap.registry import Choice, Float, method
 from classgap.stats import (
     SPREADS,
     ClassMoments,
     ClassPairs,
+    ClassRuns,
     Spread,
     class_pairs,
+    class_runs,
     squared_norms,
     total_scatter,
 )
@@ -141,7 +143,8 @@ class MR2Loss(ClassLoss):
             :func:`representation_margin`.
         pair: How partners are combined; by default a mean in ``"scale_free"``, else a sum.
         spread: Estimator of :math:`\bar s` (see :class:`~classgap.stats.ClassMoments`), or ``"zero"`` for no slack. By default
-            ``"pooled"``, and ``"ratio"`` with unequal ``class_counts``, so that frequent classes do not decide it.
+            ``"zero"`` with ``form="logit"``, which has none; else ``"pooled"``, and ``"ratio"`` with unequal ``class_counts``,
+            so that frequent classes do not decide it.
         gamma_rule: ``"spread"`` (eq. 1), ``"uniform"`` (:math:`\gamma_k=\bar c`), or ``"imbalanced"``.
         weight_by_gamma: Multiply each sample's loss by its margin, leaving boundaries of overlapping classes in place.
         class_counts: Training counts; adds the logit adjustment :math:`\tau\log\pi` for imbalanced data.
@@ -194,10 +197,8 @@ class MR2Loss(ClassLoss):
         one_of("adjust", adjust, get_args(Adjust))
         if pair is not None:
             one_of("pair", pair, PAIR_MODES)
-        if spread is None:
-            balanced = self.class_counts is None or bool((self.class_counts == self.class_counts[0]).all())
-            spread = "pooled" if balanced else "ratio"
-        one_of("spread", spread, (*SPREADS, "zero"))
+        if spread is not None:
+            one_of("spread", spread, (*SPREADS, "zero"))
         if gamma_rule == "imbalanced" and class_counts is None:
             raise InputError("gamma_rule='imbalanced' needs class_counts, the number of training samples of each class")
         if form == "logit" and (queue or pair is not None):
@@ -210,13 +211,19 @@ class MR2Loss(ClassLoss):
         self.gamma_rule: GammaRule = gamma_rule
         self.adjust: Adjust = adjust
         self.weight_by_gamma = weight_by_gamma
-        self.zero_slack = spread == "zero"
         self.gather = gather
         self.moments = ClassMoments(
-            num_classes, p=p, decay=decay, spread="pooled" if spread == "zero" else spread, num_features=num_features
+            num_classes, p=p, decay=decay, spread=self._estimator(spread), num_features=num_features
         )
         self.register_buffer("total", torch.zeros(2) if form == "scale_free" else None)
         self.queue = FeatureQueue(num_classes, queue, num_features) if queue and num_features else None
+
+    def _estimator(self, spread: Spread | Literal["zero"] | None) -> Spread | None:
+        """The estimator of the spread; none where there is no slack."""
+        if spread == "zero" or (spread is None and self.form == "logit"):
+            return None
+        balanced = self.class_counts is None or bool((self.class_counts == self.class_counts[0]).all())
+        return spread or ("pooled" if balanced else "ratio")
 
     @property
     def gamma(self) -> Tensor:
@@ -227,7 +234,7 @@ class MR2Loss(ClassLoss):
 
     @property
     def sbar(self) -> Tensor:
-        r"""Current :math:`\bar s`, the average within-class squared deviation."""
+        r"""Current :math:`\bar s`, the average within-class squared deviation; 0 where the loss has no slack."""
         return self.moments.sbar
 
     def compute(
@@ -235,19 +242,24 @@ class MR2Loss(ClassLoss):
     ) -> Tensor:
         assert features is not None  # declared as a need, checked in forward
         label = target if target.dim() == 1 else target.argmax(1)
-        norms, pairs = squared_norms(features.detach(), self.moments.p), None
+        norms, runs, pairs = squared_norms(features.detach(), self.moments.p), None, None
         check_finite(features, norms)
-        # One set of distances serves the statistics and the pull.
-        if self.lam and self.form != "logit" and not torch.compiler.is_compiling():
-            pairs = class_pairs(features.detach(), label)
+        # One sort of the labels, and one set of distances, serve the statistics and the pull.
+        if not torch.compiler.is_compiling():
+            if self.lam and self.form != "logit":
+                pairs = class_pairs(features.detach(), label)
+            runs = class_runs(label) if pairs is None else pairs.runs
         if self.updating:
-            self.moments.update(features, label, norms=norms, pairs=pairs)
+            self.moments.update(features, label, norms=norms, runs=runs, pairs=pairs)
+        gather = self.gather and self.training
+        if self.lam and self.form == "logit" and target.dim() == 1 and runs is not None and not gather:
+            return self._margin_and_scatter(logits, target, runs)
         logit = self._logit_margin(logits, target)
         if not self.lam:
             self.last = {"logit": logit.detach(), "rep": torch.zeros_like(logit)}
             return logit
         if self.form == "logit":
-            rep = within_class_scatter(logits, label, across_ranks=self.gather and self.training)
+            rep = within_class_scatter(logits, label, across_ranks=gather)
         else:
             rep = self._representation_margin(self.form, features, label, index, pairs)
         self.last = {"logit": logit.detach(), "rep": rep.detach()}
@@ -256,15 +268,26 @@ class MR2Loss(ClassLoss):
     def check_values(self, features: Tensor) -> None:
         """Left to :meth:`compute`, which takes the norms of the features in any case."""
 
+    def _margin_and_scatter(self, logits: Tensor, target: Tensor, runs: ClassRuns) -> Tensor:
+        """Both terms in one step, for class indices on one device: the same value with one gradient instead of two."""
+        scatter = BatchScatter.of(logits, runs)
+        logits, offset = self._adjusted(logits)
+        loss = hard_label_loss(logits, target, self.gamma, offset, self.weight_by_gamma, pull=(scatter, self.lam))
+        self.last = {"logit": torch.sub(loss.detach(), scatter.value, alpha=self.lam), "rep": scatter.value}
+        return loss
+
     def _logit_margin(self, logits: Tensor, target: Tensor) -> Tensor:
-        offset = None
-        if self.log_prior is not None and self.adjust != "posthoc":
-            offset = self.tau * self.log_prior.to(logits.dtype)
-            if self.adjust == "inside":
-                logits, offset = logits + offset, None
+        logits, offset = self._adjusted(logits)
         return gamma_margin_cross_entropy(
             logits, target, self.gamma, offset=offset, weight_by_gamma=self.weight_by_gamma
         )
+
+    def _adjusted(self, logits: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Logits, and what is added to them after division by the margin."""
+        if self.log_prior is None or self.adjust == "posthoc":
+            return logits, None
+        offset = self.tau * self.log_prior.to(logits.dtype)
+        return (logits + offset, None) if self.adjust == "inside" else (logits, offset)
 
     def _representation_margin(
         self, form: FeatureForm, features: Tensor, label: Tensor, index: Tensor | None, pairs: ClassPairs | None
@@ -278,7 +301,7 @@ class MR2Loss(ClassLoss):
         return representation_margin(
             rows,
             labels,
-            features.new_zeros(()) if self.zero_slack else self.sbar,
+            self.sbar,
             form=form,
             pair=self.pair,
             num_classes=self.num_classes,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from classgap.stats import class_runs, squared_norms
-from classgap.stats.arrays import as_tensor, library
+from classgap.stats import ClassRuns, centred_company, class_runs, squared_norms
+from classgap.stats.arrays import as_tensor
 from classgap.stats.collectives import gather_rows
 
 
@@ -35,32 +35,37 @@ def within_class_scatter(rows: Tensor, target: Tensor, *, across_ranks: bool = F
     return cast("Tensor", _Scatter.apply(rows, target))
 
 
-class _Scatter(torch.autograd.Function):
-    """Only rows with company are looked at: with many classes these are few."""
+class BatchScatter(NamedTuple):
+    """:func:`within_class_scatter` of a batch, and what its gradient is made of."""
 
+    value: Tensor
+    place: Tensor
+    """Rows with company: all others have no gradient."""
+    centred: Tensor
+    weight: Tensor
+
+    @classmethod
+    def of(cls, rows: Tensor, runs: ClassRuns) -> BatchScatter:
+        company = centred_company(rows.detach(), runs)
+        weight = as_tensor(company.size / ((company.size - 1) * len(runs.slot)), rows)
+        return cls(torch.dot(squared_norms(company.centred), weight), company.place, company.centred, weight)
+
+    def add_gradient(self, total: Tensor, factor: Tensor) -> Tensor:
+        """``total`` plus the gradient times ``factor``, in place."""
+        return total.index_add_(0, self.place, self.centred * (self.weight * (2 * factor))[:, None])
+
+
+class _Scatter(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, target: Tensor) -> Tensor:
-        _, size, slot = class_runs(target)
-        company = size[slot]
-        (kept,) = library(company).where(company > 1)
-        company, slot = company[kept], slot[kept]
-        ctx.place = as_tensor(kept, target)
-        ctx.weight = as_tensor(company / (company - 1) / max(1, rows.shape[0]), rows)
-        slots = as_tensor(slot, target)
-        centred = rows.index_select(0, ctx.place)
-        means = centred.new_zeros(len(size), rows.shape[1]).index_add_(0, slots, centred)
-        means /= as_tensor(size, rows)[:, None]
-        centred -= means.index_select(0, slots)
-        ctx.save_for_backward(centred)
-        ctx.rows = rows.shape[0]
-        return torch.dot(squared_norms(centred), ctx.weight)
+        ctx.scatter, ctx.shape = BatchScatter.of(rows, class_runs(target)), rows.shape
+        value: Tensor = ctx.scatter.value
+        return value
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (centred,) = ctx.saved_tensors
-        result = centred.new_zeros(ctx.rows, centred.shape[1])
-        return result.index_copy_(0, ctx.place, centred * (2 * grad * ctx.weight)[:, None]), None
+        return ctx.scatter.add_gradient(grad.new_zeros(ctx.shape), grad), None
 
 
 def _by_tables(rows: Tensor, target: Tensor, across_ranks: bool) -> Tensor:

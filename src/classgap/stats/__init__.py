@@ -7,7 +7,7 @@ from classgap.stats.collectives import (
     is_distributed,
 )
 from classgap.stats.moments import SPREADS, ClassMoments, Spread
-from classgap.stats.pairs import ClassPairs, ClassRuns, add_along_pairs, class_pairs, class_runs
+from classgap.stats.pairs import ClassPairs, ClassRuns, add_along_pairs, centred_company, class_pairs, class_runs
 from classgap.stats.sums import class_sums, squared_norms, total_scatter
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "Spread",
     "add_along_pairs",
     "all_reduce_sum",
+    "centred_company",
     "class_pairs",
     "class_runs",
     "class_sums",

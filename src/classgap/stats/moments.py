@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from classgap._checks import InputError, number, one_of
 from classgap.stats.arrays import Array, as_array, as_indices, as_tensor, library
 from classgap.stats.collectives import gather_rows, is_distributed
-from classgap.stats.pairs import ClassPairs, ClassRuns, class_runs
+from classgap.stats.pairs import ClassPairs, ClassRuns, centred_company, class_means, class_runs
 from classgap.stats.sums import squared_norms
 
 Spread = Literal["pooled", "ratio", "moments", "batch"]
@@ -32,7 +32,7 @@ class ClassMoments(nn.Module):
         num_classes: Number of classes :math:`K`.
         p: Norm of the second moment, any :math:`p \ge 1` or ``inf``. Spread is always Euclidean.
         decay: Share of the old sums kept at each appearance.
-        spread: Estimator of :math:`\|s_k\|^2`.
+        spread: Estimator of :math:`\|s_k\|^2`, or None to keep second moments only, at a fraction of the cost.
 
             - ``"pooled"``: within-class sum of squares of all classes over its degrees of freedom; for balanced data.
             - ``"ratio"``: the same for each class; a class without two samples in any batch takes the pooled value.
@@ -55,7 +55,7 @@ class ClassMoments(nn.Module):
         *,
         p: float = 2.0,
         decay: float = 0.9,
-        spread: Spread = "pooled",
+        spread: Spread | None = "pooled",
         num_features: int | None = None,
     ) -> None:
         super().__init__()
@@ -65,12 +65,13 @@ class ClassMoments(nn.Module):
             raise InputError(
                 "spread='moments' keeps a mean for each class and needs num_features, the feature dimension"
             )
-        one_of("spread", spread, SPREADS)
+        if spread is not None:
+            one_of("spread", spread, SPREADS)
         self.num_classes = num_classes
         self.p = float(p)
         self.decay = number("decay", decay, low=0.0, high=1.0)
-        self.spread: Spread = spread
-        self.register_buffer("sums", torch.zeros(num_classes, 2 if spread == "pooled" else 4))
+        self.spread: Spread | None = spread
+        self.register_buffer("sums", torch.zeros(num_classes, 2 if spread in (None, "pooled") else 4))
         self.register_buffer("pooled", torch.zeros(2))
         moments = num_features is not None and spread == "moments"
         self.register_buffer("mean", torch.zeros(num_classes, num_features or 0) if moments else None)
@@ -84,20 +85,26 @@ class ClassMoments(nn.Module):
             self.update(features, target)
 
     def update(
-        self, features: Tensor, target: Tensor, *, norms: Tensor | None = None, pairs: ClassPairs | None = None
+        self,
+        features: Tensor,
+        target: Tensor,
+        *,
+        norms: Tensor | None = None,
+        runs: ClassRuns | None = None,
+        pairs: ClassPairs | None = None,
     ) -> None:
         """Take in the batches of all ranks. A collective: every rank calls it, also one without samples.
 
-        ``norms`` and ``pairs`` of this batch, where they are at hand, spare passes over the features.
+        ``norms``, ``runs`` and ``pairs`` of this batch, where they are at hand, spare passes over it.
         """
-        features = features.detach().to(self.sums.dtype)
+        features = features.detach() if self.spread is None else features.detach().to(self.sums.dtype)
         norms = squared_norms(features, self.p) if norms is None else norms.detach()
         state = [self.sums, self.pooled] if self.mean is None else [self.sums, self.pooled, self.mean, self.drift]
         if torch.compiler.is_compiling():
             torch.ops.classgap.update_moments(state, features, target, norms, self.decay, self.spread)
             return
         self._check_width(features.shape[1])
-        update_moments(state, features, target, norms, self.decay, self.spread, pairs)
+        update_moments(state, features, target, norms, self.decay, self.spread, runs, pairs)
 
     @property
     def second(self) -> Tensor:
@@ -110,7 +117,7 @@ class ClassMoments(nn.Module):
     def class_spread(self) -> Tensor:
         r""":math:`(K,)` estimates of :math:`\|s_k\|^2`; nan where a class has no estimate yet."""
         count, pooled = self.sums[:, _COUNT], self.pooled[0] / self.pooled[1]
-        if self.spread == "pooled":
+        if self.spread in (None, "pooled"):
             return torch.where(count > 0, pooled, torch.nan)
         scatter, freedom = self.sums[:, _SCATTER], self.sums[:, _FREEDOM]
         if self.spread == "batch":
@@ -124,7 +131,7 @@ class ClassMoments(nn.Module):
     @property
     def sbar(self) -> Tensor:
         r""":math:`\bar s`, the mean of :math:`\|s_k\|^2` over classes with an estimate; 0 before there is one."""
-        if self.spread != "pooled":
+        if self.spread not in (None, "pooled"):
             return self.class_spread.nanmean().nan_to_num_(nan=0.0)
         scatter, freedom = as_array(self.pooled)
         return as_tensor(scatter / (freedom + (freedom == 0)), self.pooled)
@@ -153,52 +160,50 @@ def update_moments(
     target: Tensor,
     norms: Tensor,
     decay: float,
-    spread: str,
+    spread: str | None,
+    runs: ClassRuns | None = None,
     pairs: ClassPairs | None = None,
 ) -> None:
     """Write one batch into the buffers of :class:`ClassMoments`; only rows of touched classes are visited."""
     if is_distributed():  # statistics are those of the one batch that all ranks form together
-        features, target, norms, pairs = gather_rows(features), gather_rows(target), gather_rows(norms), None
-    runs = class_runs(target) if pairs is None else pairs.runs
-    classes, size, slot = runs
+        target, norms, runs, pairs = gather_rows(target), gather_rows(norms), None, None
+        features = features if spread is None else gather_rows(features)
+    if runs is None:
+        runs = class_runs(target) if pairs is None else pairs.runs
     (sums, pooled), means = (as_array(part) for part in state[:2]), state[2:]
-    add_up = partial(library(sums).bincount, minlength=len(classes))
-    if means:
-        scatter = add_up(slot, _update_means(sums, means[0], means[1], features, runs, decay))
-    elif pairs is None:
-        scatter = add_up(*_squared_deviations(features, runs))
-    else:  # Σ‖φ − m‖² = Σ of squared distances over pairs / b
-        scatter = add_up(slot[pairs.first], pairs.squared_distance) / size
-    freedom = size - 1
-    if spread == "batch":  # every appearance counts once, whatever its number of samples
-        scatter, freedom = scatter / size, size // size
-    touched = sums[classes] * decay
-    touched[:, _NORM] += add_up(slot, as_array(norms))
-    touched[:, _COUNT] += size
-    if spread != "pooled":
-        touched[:, _SCATTER] += scatter
-        touched[:, _FREEDOM] += freedom
-    sums[classes] = touched
-    pooled *= decay
-    pooled[0] += scatter.sum()
-    pooled[1] += freedom.sum()
+    touched = sums[runs.classes] * decay
+    touched[:, _NORM] += library(sums).bincount(runs.slot, as_array(norms), len(runs.classes))
+    touched[:, _COUNT] += runs.size
+    if spread is not None:
+        scatter, freedom = _scatter(sums, means, features, runs, pairs, decay)
+        if spread == "batch":  # every appearance counts once, whatever its number of samples
+            scatter, freedom = scatter / runs.size, runs.size // runs.size
+        if spread != "pooled":
+            touched[:, _SCATTER] += scatter
+            touched[:, _FREEDOM] += freedom
+        pooled *= decay
+        pooled[0] += scatter.sum()
+        pooled[1] += freedom.sum()
+    sums[runs.classes] = touched
     if state[0].dtype is torch.bfloat16:  # NumPy has no view of it, only a copy
         state[0].copy_(as_tensor(sums, state[0]))
         state[1].copy_(as_tensor(pooled, state[1]))
 
 
-def _squared_deviations(features: Tensor, runs: ClassRuns) -> tuple[Array, Array]:
-    """Class and squared distance from the class mean of each row with a partner: single samples have no deviation."""
-    (row,) = library(runs.size).where(runs.size[runs.slot] > 1)
-    slot = runs.slot[row]
-    place, owner = as_indices(row, slot)
-    rows = features.index_select(0, place)
-    return slot, as_array(squared_norms(rows.sub_(_class_means(rows, owner, runs.size).index_select(0, owner))))
-
-
-def _class_means(rows: Tensor, slot: Tensor, size: Array) -> Tensor:
-    sums = rows.new_zeros(len(size), rows.shape[1]).index_add_(0, slot, rows)
-    return sums.div_(as_tensor(size, rows)[:, None])
+def _scatter(
+    sums: Array, means: list[Tensor], features: Tensor, runs: ClassRuns, pairs: ClassPairs | None, decay: float
+) -> tuple[Array, Array]:
+    """Sum of squared deviations from the class mean in the batch, and its degrees of freedom, for each class of the batch."""
+    _, size, slot = runs
+    add_up = partial(library(sums).bincount, minlength=len(size))
+    if means:
+        scatter = add_up(slot, _update_means(sums, means[0], means[1], features, runs, decay))
+    elif pairs is None:
+        company = centred_company(features, runs)
+        scatter = add_up(company.slot, as_array(squared_norms(company.centred)))
+    else:  # Σ‖φ − m‖² = Σ of squared distances over pairs / b
+        scatter = add_up(slot[pairs.first], pairs.squared_distance) / size
+    return scatter, size - 1
 
 
 def _update_means(sums: Array, mean: Tensor, drift: Tensor, features: Tensor, runs: ClassRuns, decay: float) -> Array:
@@ -207,7 +212,7 @@ def _update_means(sums: Array, mean: Tensor, drift: Tensor, features: Tensor, ru
     Returns the squared distance of each row from its class mean in the batch.
     """
     classes, slot, size = *as_indices(runs.classes, runs.slot), as_tensor(runs.size, mean)
-    batch = _class_means(features, slot, runs.size)
+    batch = class_means(features, slot, runs.size)
     old = as_tensor(sums[runs.classes, _COUNT], mean) * decay
     shift = batch - mean[classes]
     between = old * size / (old + size) * shift.square().sum(1)
@@ -219,11 +224,11 @@ def _update_means(sums: Array, mean: Tensor, drift: Tensor, features: Tensor, ru
 # torch.compile cannot look inside (the number of pairs in a batch depends on the data), so it sees one opaque step.
 @torch.library.custom_op("classgap::update_moments", mutates_args=("state",))
 def _update_moments_op(
-    state: list[Tensor], features: Tensor, target: Tensor, norms: Tensor, decay: float, spread: str
+    state: list[Tensor], features: Tensor, target: Tensor, norms: Tensor, decay: float, spread: str | None
 ) -> None:
     update_moments(state, features, target, norms, decay, spread)
 
 
 @_update_moments_op.register_fake
-def _(state: list[Tensor], features: Tensor, target: Tensor, norms: Tensor, decay: float, spread: str) -> None:
+def _(state: list[Tensor], features: Tensor, target: Tensor, norms: Tensor, decay: float, spread: str | None) -> None:
     return None

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from classgap.stats.arrays import Array, as_array, as_indices, as_tensor, beside
+from classgap.stats.arrays import Array, as_array, as_indices, as_tensor, beside, library
 from classgap.stats.sums import squared_norms
 
 _CHUNK = 2**22  # numbers held at once while forming differences: 16 MB in float32
@@ -23,6 +23,19 @@ class ClassRuns(NamedTuple):
     """:math:`(U,)` number of rows of each."""
     slot: Array
     """:math:`(N,)` which of them each row belongs to."""
+
+
+class Company(NamedTuple):
+    """The rows of a batch whose class has others in it, centred."""
+
+    place: Tensor
+    """:math:`(M,)` rows of the batch."""
+    slot: Array
+    """:math:`(M,)` which of the batch's classes each belongs to."""
+    size: Array
+    """:math:`(M,)` number of rows of that class."""
+    centred: Tensor
+    """:math:`(M, d)` the rows less the mean of their class."""
 
 
 class ClassPairs(NamedTuple):
@@ -47,6 +60,29 @@ def class_runs(target: Tensor) -> ClassRuns:
         ClassRuns(classes=array([3, 7]), size=array([1, 2]), slot=array([1, 0, 1]))
     """
     return ClassRuns(*beside(target, *_sort(target)[:3]))
+
+
+def class_means(rows: Tensor, slot: Tensor, size: Array) -> Tensor:
+    """Mean of the rows of each slot, of which there are ``size``."""
+    sums = rows.new_zeros(len(size), rows.shape[1]).index_add_(0, slot, rows)
+    return sums.div_(as_tensor(size, rows)[:, None])
+
+
+def centred_company(rows: Tensor, runs: ClassRuns) -> Company:
+    """The rows that are not alone in their class, less its mean: with many classes these are few.
+
+    Example:
+        >>> company = centred_company(torch.tensor([[0.0], [5.0], [2.0]]), class_runs(torch.tensor([7, 3, 7])))
+        >>> company.place, company.centred[:, 0]
+        (tensor([0, 2]), tensor([-1.,  1.]))
+    """
+    shared = runs.size > 1
+    (place,) = library(shared).where(shared[runs.slot])
+    slot = runs.slot[place]
+    at, number = as_indices(place, (shared.cumsum(0) - 1)[slot])
+    centred = rows.index_select(0, at)
+    centred -= class_means(centred, number, runs.size[shared]).index_select(0, number)
+    return Company(at, slot, runs.size[slot], centred)
 
 
 def class_pairs(features: Tensor, target: Tensor) -> ClassPairs:
