@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import expit, softmax
+from scipy.special import expit
 
 from classgap._checks import InputError, number, one_of
 from classgap.posthoc._base import PostHocMethod, class_weights
@@ -101,24 +101,28 @@ def _aligned_cross_entropy(
     scores: Array, features: Array, y: Array, weights: Array, x: Array, spread: float
 ) -> tuple[float, Array]:
     """Weighted cross-entropy of ``η + σ (a η + b)`` and its gradient in ``(a, b, v, v0)``, by chunks of rows."""
-    K = scores.shape[1]
-    slope, offset, v = x[:K], x[K : 2 * K], x[2 * K : -1] / spread
+    K, dtype = scores.shape[1], scores.dtype
+    slope, offset, v = (part.astype(dtype) for part in (x[:K], x[K : 2 * K], x[2 * K : -1] / spread))
     value, gradient = 0.0, np.zeros(len(x))
-    for start in range(0, len(y), 16 * CHUNK):
-        eta, phi, t, u = (part[start : start + 16 * CHUNK] for part in (scores, features, y, weights))
-        sigma = expit(phi @ v + x[-1])
-        change = slope * eta + offset
-        logits = eta + sigma[:, None] * change
-        logits -= logits.max(axis=1, keepdims=True)
+    for start in range(0, len(y), 4 * CHUNK):
+        eta, phi, t, u = (part[start : start + 4 * CHUNK] for part in (scores, features, y, weights))
+        sigma = expit(phi @ v + dtype.type(x[-1]))
+        change = slope * eta
+        change += offset
+        g = change * sigma[:, None]
+        g += eta
+        g -= g.max(axis=1, keepdims=True)
         at = np.arange(len(t)), t
-        value += float(u @ (np.log(np.exp(logits).sum(axis=1)) - logits[at]))
-        g = softmax(logits, axis=1)
-        g[at] -= 1
-        g *= u[:, None]
-        weighted = g * sigma[:, None]
-        gradient[:K] += (weighted * eta).sum(axis=0)
-        gradient[K : 2 * K] += weighted.sum(axis=0)
-        through = (g * change).sum(axis=1) * sigma * (1 - sigma)
+        own = g[at].astype(np.float64)
+        np.exp(g, out=g)
+        mass = g.sum(axis=1)
+        value += float(u @ (np.log(mass, dtype=np.float64) - own))
+        g *= (u / mass)[:, None].astype(dtype)
+        g[at] -= u.astype(dtype)
+        through = np.einsum("ij,ij->i", g, change) * sigma * (1 - sigma)
+        gradient[K : 2 * K] += sigma @ g
+        g *= eta
+        gradient[:K] += sigma @ g
         gradient[2 * K : -1] += through @ phi / spread
         gradient[-1] += through.sum()
     return value, gradient

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.base import clone
+from threadpoolctl import threadpool_limits
 
 from classgap import registry
 from classgap._checks import number
@@ -94,18 +98,17 @@ def repair(
     fitting, reporting = evidence.take(np.flatnonzero(~set_aside)), evidence.take(np.flatnonzero(set_aside))
     need_samples(fitting, folds, "fix")
     wanted, skipped = applicable(evidence)
-    steps, done = len(wanted) * (folds + 1), 0
-    fitted: dict[str, PostHocMethod] = {}
-    crossed: dict[str, Array] = {}
-    for label, method in wanted.items():
-        crossed[label] = fitting.logits.argmax(axis=1)
-        for part, rows in splits(fitting, folds, seed + 1):
-            crossed[label][rows] = _predict(_fit(method, part), fitting, rows)
-            done += 1
-            if progress is not None:
-                progress(done, steps)
-        fitted[label] = _fit(method, fitting)
-        done += 1
+    ticks, steps = count(1), len(wanted) * (folds + 1)
+
+    def tick() -> None:
+        if progress is not None:
+            progress(next(ticks), steps)
+
+    crossed = {label: fitting.logits.argmax(axis=1) for label in wanted}
+    for part, rows in splits(fitting, folds, seed + 1):
+        for label, method in _fit_all(wanted, part, tick).items():
+            crossed[label][rows] = _predict(method, fitting, rows)
+    fitted = _fit_all(wanted, fitting, tick)
     selection = _compare(fitting, crossed, seed)
     chosen = choose(selection, rule, overall)
     report = _compare(reporting, {n: _predict(m, reporting, slice(None)) for n, m in fitted.items()}, seed)
@@ -139,6 +142,17 @@ def _label(name: str, settings: Mapping[str, Any]) -> str:
     key, value = next(iter(settings.items()))
     shown = "tuned" if value is None else f"{value:g}"
     return f"{name}({shown})" if key in ("strength", "tau") else f"{name}({key.replace('_', ' ')} {shown})"
+
+
+def _fit_all(
+    methods: Mapping[str, PostHocMethod], evidence: Evidence, tick: Callable[[], None]
+) -> dict[str, PostHocMethod]:
+    """Every method on the same samples, as many at a time as there are cores; ``tick`` after each."""
+    with threadpool_limits(1, "blas"), ThreadPoolExecutor(os.cpu_count()) as pool:
+        running = {label: pool.submit(_fit, method, evidence) for label, method in methods.items()}
+        for _ in as_completed(running.values()):
+            tick()
+    return {label: fit.result() for label, fit in running.items()}
 
 
 def _fit(method: PostHocMethod, evidence: Evidence) -> PostHocMethod:
