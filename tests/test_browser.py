@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from classgap.measure import html
 from classgap.measure.auditing import audit_counts
+from classgap.measure.views import html
 from reports import HOSTILE, comparison, full_report
 
 pytestmark = pytest.mark.browser

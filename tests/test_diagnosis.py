@@ -9,9 +9,10 @@ import pytest
 from scipy.sparse import csr_array
 
 from classgap._checks import InputError
-from classgap.measure import diagnosis, evidence, geometry
-from classgap.measure.diagnosis import diagnose
-from classgap.measure.mislabelled import wrong_labels
+from classgap.measure import geometry
+from classgap.measure.causes import diagnosis, evidence
+from classgap.measure.causes.diagnosis import diagnose
+from classgap.measure.causes.mislabelled import wrong_labels
 
 K, N, D = 12, 80, 16
 

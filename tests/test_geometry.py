@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from classgap._checks import InputError
-from classgap.measure import classwise, fisher, geometry, spread
-from classgap.measure.angles import angles_between, largest_margin
-from classgap.measure.fisher import fisher_separability
+from classgap.measure import classwise, geometry
+from classgap.measure.geometry import fisher, spread
+from classgap.measure.geometry.angles import angles_between, largest_margin
+from classgap.measure.geometry.fisher import fisher_separability
 from reference import geometry as reference
 
 
@@ -59,7 +60,7 @@ def test_diameter_of_a_class_beyond_the_anchors_is_at_most_the_exact_one(monkeyp
     x, y, *_ = clusters(n=60)
     exact = geometry.describe(x, y, 4).spread.diameter
     monkeypatch.setattr(spread, "ANCHORS", 5)
-    monkeypatch.setattr(geometry, "ANCHORS", 5)
+    monkeypatch.setattr(geometry.summary, "ANCHORS", 5)
     found = geometry.describe(x, y, 4)
     assert (found.spread.diameter <= exact + 1e-12).all()
     assert (found.spread.diameter >= 0.9 * exact).all()

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from classgap.measure import audit, compare, html
+from classgap.measure import audit, compare
 from classgap.measure.auditing import audit_counts
+from classgap.measure.views import html
 from reports import HOSTILE, comparison, full_report, label_report
 
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from classgap.bench import Result, Suite
 from classgap.bench.tables import TaskTables
-from classgap.measure import plot
 from classgap.measure.groups import THIRDS
+from classgap.measure.views import plot
 
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
 DEFAULT, REFERENCE = "MR² (default)", "cross_entropy"

@@ -19,7 +19,7 @@ import classgap
 from classgap.bench import load_suite
 from classgap.bench.jobs import JobFolder
 from classgap.measure import AuditReport, plot
-from classgap.measure.angles import angles_between
+from classgap.measure.geometry.angles import angles_between
 from classgap.measure.groups import THIRDS
 from classgap.train import TrainConfig
 from classgap.train.predict import Predictions

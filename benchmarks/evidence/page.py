@@ -18,8 +18,8 @@ from classgap.bench.render import Table
 from classgap.bench.tables import TaskTables, difference, mean_interval, suite_tables
 from classgap.cli._bench_progress import duration
 from classgap.measure import Comparison
-from classgap.measure._views import points
 from classgap.measure.groups import THIRDS
+from classgap.measure.views.plain import points
 from classgap.train import TrainConfig
 
 HERE = Path(__file__).resolve().parent

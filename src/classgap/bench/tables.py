@@ -232,7 +232,7 @@ def difference(value: float, low: float, high: float) -> str:
         >>> difference(0.012, 0.002, 0.022), difference(-0.001, -0.01, 0.008)
         ('+1.2 [+0.2, +2.2] ↑', '-0.1 [-1.0, +0.8]')
     """
-    from classgap.measure._views import points
+    from classgap.measure.views.plain import points
 
     if math.isnan(value):
         return "–"

@@ -65,9 +65,9 @@ def print_comparison(comparison: Comparison, out: Console) -> None:
     """Verdict, changes of headline numbers and groups, who gained and who paid."""
     from rich.text import Text
 
-    from classgap.measure._views import percent, points
     from classgap.measure.metrics import label
     from classgap.measure.report import HEADLINES
+    from classgap.measure.views.plain import percent, points
 
     out.print(Text(comparison.verdict.sentence, style="bold"))
     seeds = f", {len(comparison.before)} and {len(comparison.after)} runs" if len(comparison.before) > 1 else ""
@@ -133,8 +133,8 @@ def write_report(
     result: AuditReport | Comparison, folder: Path, source: str, more: Mapping[str, Any] | None = None
 ) -> None:
     """Write the page, Markdown, JSON and every figure as PNG and SVG; ``more`` are further charts by name."""
-    from classgap.measure import html, plot
     from classgap.measure.comparison import Comparison
+    from classgap.measure.views import html, plot
 
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     charts = {**plot.figures(result), **(more or {})}
@@ -163,15 +163,15 @@ def _table(*heads: str, title: str | None = None) -> Table:
 
 
 def _interval(estimate: Any) -> str:
-    from classgap.measure._views import percent
+    from classgap.measure.views.plain import percent
 
     return f"{percent(estimate.low).removesuffix(' %')} – {percent(estimate.high)}"
 
 
 def _headline_table(report: AuditReport) -> Table:
-    from classgap.measure._views import percent
     from classgap.measure.metrics import label
     from classgap.measure.report import HEADLINES
+    from classgap.measure.views.plain import percent
 
     table = _table("", "accuracy", "interval", "noise removed", "interval")
     for name in HEADLINES:
@@ -182,7 +182,7 @@ def _headline_table(report: AuditReport) -> Table:
 
 
 def _group_table(report: AuditReport) -> Table:
-    from classgap.measure._views import percent
+    from classgap.measure.views.plain import percent
 
     table = _table("ranking", "easy", "medium", "hard", title="Mean accuracy of groups of classes")
     for ranking, groups in report.groups.items():
@@ -199,9 +199,9 @@ def _worst_table(report: AuditReport) -> Table:
     import numpy as np
     from rich.text import Text
 
-    from classgap.measure._views import percent
-    from classgap.measure.embedding import mostly_taken_for
+    from classgap.measure.geometry.embedding import mostly_taken_for
     from classgap.measure.report import Estimate
+    from classgap.measure.views.plain import percent
 
     present = report.per_class[report.per_class["support"] > 0]
     rows = present[np.argsort(present["accuracy"], kind="stable")[:_WORST_SHOWN]]
@@ -221,7 +221,7 @@ def _worst_table(report: AuditReport) -> Table:
 def _changed_table(title: str, records: Any, confidence: float) -> Table:
     from rich.text import Text
 
-    from classgap.measure._views import percent, points
+    from classgap.measure.views.plain import percent, points
 
     table = _table("class", "samples", "before", "after", "change", f"{confidence:.0%} interval", "q", title=title)
     for row in records[:_WORST_SHOWN]:

@@ -49,7 +49,13 @@ def audit(
     Exit codes: 0 fine, 1 a --fail-if condition holds, 2 the input cannot be used.
     """
     from classgap.cli._output import check_conditions, finish, working
-    from classgap.measure.tables import Columns, audit_predictions, read_names, read_predictions, read_train_counts
+    from classgap.measure.files.tables import (
+        Columns,
+        audit_predictions,
+        read_names,
+        read_predictions,
+        read_train_counts,
+    )
 
     check_conditions(fail_if)
     columns = Columns(true=true, pred=pred, scores=scores, features=features)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from classgap.measure import Comparison
-    from classgap.measure.tables import Predictions
+    from classgap.measure.files.tables import Predictions
     from classgap.posthoc._repair import Repair
 
 
@@ -80,7 +80,7 @@ def fix(
     If no method helps beyond noise, only the reports are written.
     """
     from classgap.cli._output import console, working, write_report
-    from classgap.measure.tables import Columns, read_names, read_predictions, read_train_counts
+    from classgap.measure.files.tables import Columns, read_names, read_predictions, read_train_counts
     from classgap.posthoc._figure import frontier
     from classgap.posthoc._repair import repair
 
@@ -129,7 +129,7 @@ def _evidence(found: Predictions) -> Any:
     import numpy as np
 
     from classgap._checks import InputError
-    from classgap.measure._inputs import read_scores
+    from classgap.measure.inputs import read_scores
     from classgap.posthoc._evidence import Evidence
 
     scores, features = found.scores, found.features
@@ -162,7 +162,7 @@ def _verdict(result: Repair) -> str:
     if result.chosen is None:
         return f"No method is admissible under the rule {result.rule}."
     change = result.candidates[result.chosen].report.metrics
-    from classgap.measure._views import points
+    from classgap.measure.views.plain import points
 
     numbers = (
         f"hard third {points(change['hard'].delta.value)} [{points(change['hard'].delta.low)} … "
@@ -176,7 +176,7 @@ def _verdict(result: Repair) -> str:
 
 
 def _rows(result: Repair, overall: str) -> list[tuple[str, ...]]:
-    from classgap.measure._views import points
+    from classgap.measure.views.plain import points
 
     def cell(comparison: Comparison, metric: str) -> str:
         delta = comparison.metrics[metric].delta

@@ -10,16 +10,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from classgap import _checks
-from classgap.measure import bounds, calibration, diagnosis, geometry, groups, margins
-from classgap.measure._inputs import Head, read_head, read_labels, read_names, read_scores, read_train_counts
-from classgap.measure._views import percent, structured
+from classgap.measure import bounds, calibration, geometry, groups, margins
+from classgap.measure.causes import diagnosis
 from classgap.measure.classwise import Float64s, Ints, divide, row_blocks
 from classgap.measure.confusion import Confusion
 from classgap.measure.groups import FREQUENCIES, THIRDS, Remainder
+from classgap.measure.inputs import Head, read_head, read_labels, read_names, read_scores, read_train_counts
 from classgap.measure.intervals import mean_interval, observed_intervals, wilson
 from classgap.measure.metrics import CORRECTED, FROM_ACCURACY
 from classgap.measure.noise import corrected, homogeneity
 from classgap.measure.report import AuditReport, Estimate, Homogeneity, Samples
+from classgap.measure.views.plain import percent, structured
 
 Reference = AuditReport | Sequence[float] | NDArray[Any]
 

@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike
 from classgap import _checks
 from classgap._checks import InputError
 from classgap.measure import groups
-from classgap.measure._views import points, structured
 from classgap.measure.classwise import Ints, divide
 from classgap.measure.comparison import Change, Comparison, Verdict
 from classgap.measure.groups import THIRDS, Remainder
@@ -24,6 +23,7 @@ from classgap.measure.paired import (
     metric_changes,
 )
 from classgap.measure.report import AuditReport, Estimate
+from classgap.measure.views.plain import points, structured
 
 Reports = AuditReport | Sequence[AuditReport]
 

@@ -10,9 +10,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap.measure._views import columns_frame, html_module, json_ready, markdown_table, percent, points, records
 from classgap.measure.metrics import label
 from classgap.measure.report import HEADLINES, SCHEMA_VERSION, AuditReport, Estimate
+from classgap.measure.views.plain import (
+    columns_frame,
+    html_module,
+    json_ready,
+    markdown_table,
+    percent,
+    points,
+    records,
+)
 
 if TYPE_CHECKING:
     import pandas as pd

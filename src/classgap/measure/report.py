@@ -10,18 +10,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap.measure._views import columns_frame, escape, html_module, json_ready, markdown_table, percent, records
 from classgap.measure.confusion import Confusion
 from classgap.measure.groups import RANKINGS
 from classgap.measure.metrics import label
+from classgap.measure.views.plain import (
+    columns_frame,
+    escape,
+    html_module,
+    json_ready,
+    markdown_table,
+    percent,
+    records,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from classgap.measure.bounds import Bounds
     from classgap.measure.calibration import Calibration
-    from classgap.measure.diagnosis import Diagnosis
-    from classgap.measure.geometry import Geometry
+    from classgap.measure.causes.diagnosis import Diagnosis
+    from classgap.measure.geometry.summary import Geometry
     from classgap.measure.margins import Margins
 
 SCHEMA_VERSION = 1

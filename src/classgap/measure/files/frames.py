@@ -12,10 +12,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from classgap._checks import InputError
-from classgap.measure._columns import Columns, pick, pick_wide
-from classgap.measure._labels import LabelCoder, resolve_classes
 from classgap.measure.classwise import Ints
 from classgap.measure.confusion import Confusion, ConfusionCounter
+from classgap.measure.files.columns import Columns, pick, pick_wide
+from classgap.measure.files.labels import LabelCoder, resolve_classes
 
 Progress = Callable[[int, int], None]
 BATCH_ROWS = 2_000_000

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from classgap import _checks
-from classgap.measure import evidence
+from classgap.measure.causes import evidence
+from classgap.measure.causes.evidence import Cause, CauseKind, Evidence, Outcome, percent
 from classgap.measure.classwise import Float64s, Floats, Ints
-from classgap.measure.evidence import Cause, CauseKind, Evidence, Outcome, percent
-from classgap.measure.geometry import Geometry
+from classgap.measure.geometry.summary import Geometry
 from classgap.measure.margins import ScoreKind
 
 __all__ = ["Cause", "CauseKind", "Diagnosis", "diagnose"]
@@ -96,7 +96,7 @@ def _evidence(
     if scores is not None:
         if y_true is None or kind is None:
             raise _checks.InputError("scores need y_true and kind ('logits' or 'probabilities') beside them")
-        from classgap.measure.mislabelled import wrong_labels
+        from classgap.measure.causes.mislabelled import wrong_labels
 
         scores = _checks.float_matrix("scores", scores, rows=len(y_true), columns=len(outcome.names))
         y_true = _checks.class_indices("y_true", y_true, len(outcome.names), rows=len(scores))

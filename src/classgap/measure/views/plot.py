@@ -1,6 +1,6 @@
 """Figures of an audit or a comparison, one function each, as Altair charts; :func:`save` writes PNG or SVG.
 
-    from classgap.measure import plot
+    from classgap.measure.views import plot
     plot.save(plot.accuracy_by_class(report), "accuracy.png")
 
 Every chart works for 3 classes and for 1000: few classes are listed by name, many are drawn by rank.
@@ -17,7 +17,7 @@ import altair as alt
 import numpy as np
 
 from classgap._checks import InputError, one_of
-from classgap.measure.embedding import Projection, embed
+from classgap.measure.geometry.embedding import Projection, embed
 
 if TYPE_CHECKING:
     from classgap.measure.comparison import Comparison

@@ -21,17 +21,17 @@ import numpy as np
 from markupsafe import Markup
 
 import classgap
-from classgap.measure import _page_tables as tables
-from classgap.measure import plot
 from classgap.measure.groups import RANKINGS
 from classgap.measure.metrics import METRICS
+from classgap.measure.views import page_tables as tables
+from classgap.measure.views import plot
 
 if TYPE_CHECKING:
     import altair as alt
 
+    from classgap.measure.causes.diagnosis import Cause
     from classgap.measure.comparison import Comparison
     from classgap.measure.confusion import Confusion
-    from classgap.measure.diagnosis import Cause
     from classgap.measure.report import AuditReport, Estimate
 
 Charts: TypeAlias = "Mapping[str, alt.TopLevelMixin]"
@@ -73,7 +73,7 @@ def render_audit(
 
     Args:
         source: Where the predictions came from, shown under the verdict.
-        charts: Figures already made by :func:`classgap.measure.plot.figures`.
+        charts: Figures already made by :func:`classgap.measure.views.plot.figures`.
     """
     pairs, pairs_note = tables.pair_table(report.confusion, report.classes, report.per_class["group"].tolist())
     charts = plot.figures(report) if charts is None else charts

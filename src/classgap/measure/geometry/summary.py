@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from classgap import _checks
-from classgap.measure.angles import Angles, HeadGeometry, angles_between, describe_head
 from classgap.measure.classwise import Float64s, Floats, Ints, divide, rows_of_classes
-from classgap.measure.collapse import Collapse, neural_collapse
-from classgap.measure.fisher import MAX_WIDTH, Fisher, fisher_separability, smallest
-from classgap.measure.spread import ANCHORS, Spread, measure_spread
+from classgap.measure.geometry.angles import Angles, HeadGeometry, angles_between, describe_head
+from classgap.measure.geometry.collapse import Collapse, neural_collapse
+from classgap.measure.geometry.fisher import MAX_WIDTH, Fisher, fisher_separability, smallest
+from classgap.measure.geometry.spread import ANCHORS, Spread, measure_spread
 
 
 @dataclass(frozen=True, eq=False)

@@ -86,4 +86,4 @@ def structured(columns: Mapping[str, NDArray[Any]]) -> NDArray[np.void]:
 
 def html_module() -> Any:
     """The page renderer, loaded on demand: it brings Altair and Jinja."""
-    return importlib.import_module("classgap.measure.html")
+    return importlib.import_module("classgap.measure.views.html")

@@ -1,7 +1,7 @@
 """The evidence for each cause of a hard class: a test against chance, and whether the effect is large enough to matter.
 
 Every function returns an :class:`Evidence` for *all* classes. Testing only the hard ones would be circular: they were picked
-for their errors, so chance favours them; :mod:`classgap.measure.diagnosis` allows for all tests made.
+for their errors, so chance favours them; :mod:`classgap.measure.causes.diagnosis` allows for all tests made.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap.measure.angles import angles_between
 from classgap.measure.classwise import Float64s, Ints, divide
-from classgap.measure.fisher import smallest
-from classgap.measure.geometry import Geometry
-from classgap.measure.spread import Spread
+from classgap.measure.geometry.angles import angles_between
+from classgap.measure.geometry.fisher import smallest
+from classgap.measure.geometry.spread import Spread
+from classgap.measure.geometry.summary import Geometry
 
 CauseKind = Literal["confused", "underpredicted", "scattered", "few_samples", "mislabelled", "crowded"]
 Bools: TypeAlias = NDArray[np.bool_]

@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from classgap._checks import InputError
-from classgap.measure._archives import Arrays, read_npz, read_safetensors
-from classgap.measure._columns import Columns, pick
-from classgap.measure._labels import resolve_classes
-from classgap.measure._sidecars import counts_in_order, read_names, read_train_counts
 from classgap.measure.classwise import Ints
 from classgap.measure.confusion import Confusion
+from classgap.measure.files.archives import Arrays, read_npz, read_safetensors
+from classgap.measure.files.columns import Columns, pick
+from classgap.measure.files.labels import resolve_classes
+from classgap.measure.files.sidecars import counts_in_order, read_names, read_train_counts
 
 if TYPE_CHECKING:
     from classgap.measure.comparison import Comparison
@@ -152,7 +152,7 @@ def compare_tables(
     sides = [_expand(before), _expand(after)]
     if not {kind for _, kind in sides} <= {"csv", "parquet"}:
         return None
-    from classgap.measure._frames import count_pairs, open_table
+    from classgap.measure.files.frames import count_pairs, open_table
 
     with _readable(sides[0][0][0]):
         frames = [open_table(files, kind, columns) for files, kind in sides]
@@ -230,7 +230,7 @@ def _readable(file: Path) -> Iterator[None]:
 def _read_table(
     files: list[Path], kind: str, columns: Columns, names: list[str] | None, rows: bool, progress: Progress | None
 ) -> Predictions:
-    from classgap.measure._frames import count_rows, open_table, read_rows
+    from classgap.measure.files.frames import count_rows, open_table, read_rows
 
     with _readable(files[0]):
         frame = open_table(files, kind, columns)
@@ -257,7 +257,7 @@ def _read_archives(files: list[Path], kind: str, columns: Columns, names: list[s
 
 def _roles(arrays: Arrays, file: Path, columns: Columns) -> Arrays:
     """The arrays of one archive by what they are."""
-    from classgap.measure._frames import require_labels
+    from classgap.measure.files.frames import require_labels
 
     available = list(arrays)
     wanted = {

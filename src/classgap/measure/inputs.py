@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from classgap import _checks
 from classgap._checks import InputError
-from classgap.measure._labels import check_names, resolve_classes
-from classgap.measure._sidecars import counts_in_order
 from classgap.measure.classwise import Ints, row_blocks
-from classgap.measure.geometry import check_head
+from classgap.measure.files.labels import check_names, resolve_classes
+from classgap.measure.files.sidecars import counts_in_order
+from classgap.measure.geometry.summary import check_head
 from classgap.measure.margins import ScoreKind
 
 Head = Any  # weight (K, d); (weight, bias); or an object with .weight and .bias, e.g. torch.nn.Linear

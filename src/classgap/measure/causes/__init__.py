@@ -1,0 +1,1 @@
+"""Why is a class hard: the causes, and the evidence for each."""

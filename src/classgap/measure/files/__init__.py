@@ -1,0 +1,1 @@
+"""Prediction files: CSV, Parquet, NPZ and safetensors become labels, scores and counts."""
