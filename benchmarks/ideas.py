@@ -108,6 +108,11 @@ def pulled(strength: float, space: Callable[[Tensor], Tensor] = lambda z: z, hea
     return lambda z, y, _: F.cross_entropy(z / heat, y) + strength * within_class_scatter(space(z), y)
 
 
+def scheduled(strength: float, share: Callable[[float], float]) -> Loss:
+    """The pull times a share that depends on how much of the training is done."""
+    return lambda z, y, done: F.cross_entropy(z, y) + share(done) * strength * within_class_scatter(z, y)
+
+
 def ideas(hardness: Tensor) -> dict[str, Loss]:
     """``hardness`` is the standardised held-out error of each class: better knowledge than any running statistic has."""
 
@@ -144,6 +149,9 @@ def ideas(hardness: Tensor) -> dict[str, Loss]:
         "scatter of logits, 0.2": pulled(0.2),
         "scatter of log-probabilities, 0.02": pulled(0.02, lambda z: z.log_softmax(1)),
         "scatter of logits, 0.02, and temperature 2": pulled(0.02, heat=2.0),
+        "scatter of logits, 0.02, from half-way on": scheduled(0.02, lambda done: float(done >= 0.5)),
+        "scatter of logits, 0.02, until half-way": scheduled(0.02, lambda done: float(done < 0.5)),
+        "scatter of logits, 0.02, growing with time": scheduled(0.02, lambda done: done),
     }
 
 

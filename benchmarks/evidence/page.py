@@ -24,7 +24,7 @@ from classgap.train import TrainConfig
 
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parents[1] / "docs" / "evidence.md"
-SUITES = ("cifar10", "cifar100", "fashion", "embeddings", "digits", "field")
+SUITES = ("cifar10", "cifar100", "fashion", "embeddings", "sensitivity", "digits", "field")
 RULE = RULES["last"]
 TSNE = {"cross_entropy": "ce", "MR² (default)": "mr2"}
 HEAD = """\
