@@ -2,7 +2,8 @@
 
     python benchmarks/ideas.py ../shared/data/cifar100_effnetlite0_pca256.npz
 One hidden layer on CIFAR-100 embeddings, 100 samples a class; the other 400 a class are the judges. Classes are ranked by
-cross-entropy runs with other seeds, so that no variant is favoured by its own luck. Appends to evidence/ideas/results.jsonl.
+cross-entropy runs with other seeds, so that no variant is favoured by its own luck. Then ten classes at a time, and a long
+tail of 400 to 4 samples a class. Appends to evidence/ideas/results.jsonl.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ RESULTS = Path(__file__).resolve().parent / "evidence" / "ideas" / "results.json
 K, PER_CLASS, BATCH, RATE = 100, 100, 128, 0.1
 SEEDS, RANKING_SEEDS = (0, 1, 2), (100, 101, 102)
 WEIGHTS = (0.0, 0.006, 0.02, 0.06, 0.2)  # of the pull, on ten classes at a time
+TAIL = [int(400 * 0.01 ** (rank / (K - 1))) for rank in range(K)]
 Loss = Callable[[Tensor, Tensor, float], Tensor]  # logits, labels, share of the training that is done
 Data = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -43,6 +45,10 @@ def main(archive: str) -> None:
                 book.accuracy(
                     f"ten classes, subset {subset}, scatter of logits {weight:g}", seed, ten, pulled(weight), 40
                 )
+    for seed in SEEDS:
+        tail = split(archive, np.random.default_rng(seed).permutation(K).tolist(), TAIL)
+        for idea, loss in tail_ideas().items():
+            book.accuracy(f"tail, {idea}", seed, tail, loss, 30)
 
 
 class Book:
@@ -64,16 +70,19 @@ class Book:
         return np.asarray(self.rows[idea, seed]["accuracy"])
 
 
-def split(archive: str, classes: Sequence[int]) -> Data:
-    """Training and judging samples of these classes with their labels, standardised."""
+def split(archive: str, classes: Sequence[int], sizes: Sequence[int] = (PER_CLASS,)) -> Data:
+    """So many training samples of each of these classes, and judging samples, with their labels, standardised."""
     with np.load(archive) as file:
         x, y = torch.tensor(file["x_train"]).float(), torch.tensor(file["y_train"])
     generator = torch.Generator().manual_seed(0)
     members = [(y == k).nonzero()[:, 0] for k in classes]
     shuffled = [rows[torch.randperm(len(rows), generator=generator)] for rows in members]
     parts = []
-    for part in (slice(PER_CLASS), slice(PER_CLASS, None)):
-        rows = [m[part] for m in shuffled]
+    each = list(sizes) * (len(classes) // len(sizes))
+    for rows in (
+        [m[:size] for m, size in zip(shuffled, each, strict=True)],
+        [m[max(sizes) :] for m in shuffled],
+    ):
         label = torch.arange(len(rows)).repeat_interleave(torch.tensor([len(r) for r in rows]))
         parts += [x[torch.cat(rows)], label]
     mean, scale = parts[0].mean(0), parts[0].std()
@@ -152,6 +161,24 @@ def ideas(hardness: Tensor) -> dict[str, Loss]:
         "scatter of logits, 0.02, from half-way on": scheduled(0.02, lambda done: float(done >= 0.5)),
         "scatter of logits, 0.02, until half-way": scheduled(0.02, lambda done: float(done < 0.5)),
         "scatter of logits, 0.02, growing with time": scheduled(0.02, lambda done: done),
+    }
+
+
+def tail_ideas() -> dict[str, Loss]:
+    """The pull beside logit adjustment, alike for all samples or by the rarity of their class."""
+    counts = torch.tensor(TAIL, dtype=torch.float32)
+    prior, rarity = (counts / counts.sum()).log(), (1 / counts) / (1 / counts).mean()
+
+    def adjusted(strength: float = 0.0, weight: Tensor | None = None) -> Loss:
+        return lambda z, y, _: (
+            F.cross_entropy(z + prior, y) + strength * within_class_scatter(z, y, class_weight=weight)
+        )
+
+    return {
+        "cross-entropy": plain,
+        "logit adjustment": adjusted(),
+        **{f"with scatter of logits {weight:g}": adjusted(weight) for weight in (0.006, 0.02)},
+        **{f"with scatter of logits {weight:g}, by rarity": adjusted(weight, rarity) for weight in (0.006, 0.02, 0.06)},
     }
 
 

@@ -27,10 +27,35 @@ def test_scatter_is_the_mean_over_pairs():
     assert within_class_scatter(logits, target, across_ranks=True).item() == pytest.approx(expected)
 
 
-def test_compiled_is_the_same():
+@pytest.mark.parametrize("weight", [None, torch.linspace(0.5, 2, K)])
+def test_compiled_is_the_same(weight):
     logits, target = batch()
     compiled = torch.compile(within_class_scatter, fullgraph=True, backend="aot_eager")
-    assert compiled(logits, target).item() == pytest.approx(within_class_scatter(logits, target).item())
+    found = compiled(logits, target, class_weight=weight)
+    assert found.item() == pytest.approx(within_class_scatter(logits, target, class_weight=weight).item())
+
+
+def test_weights_are_those_of_the_class():
+    """A class that counts twice adds twice its share."""
+    logits, target = batch()
+    alone = torch.stack([within_class_scatter(logits, target, class_weight=w) for w in torch.eye(K)])
+    assert alone.sum().item() == pytest.approx(within_class_scatter(logits, target).item())
+    weight = torch.arange(1.0, K + 1)
+    for across_ranks in (False, True):
+        found = within_class_scatter(logits, target, class_weight=weight, across_ranks=across_ranks)
+        assert found.item() == pytest.approx((alone * weight).sum().item())
+
+
+def test_rare_classes_are_pulled_by_their_rarity():
+    logits, target = batch()
+    counts = [60, 50, 40, 30, 20, 10]
+    criterion = MR2Loss(K, class_counts=counts)
+    criterion(logits, target, torch.randn(15, 4, dtype=torch.float64))
+    rarity = torch.tensor(counts).reciprocal()
+    expected = within_class_scatter(logits, target, class_weight=rarity / rarity.mean())
+    torch.testing.assert_close(criterion.last["rep"], expected)
+    equal = MR2Loss(K, class_counts=[7] * K)
+    assert (equal.pull_weight == 1).all()
 
 
 def test_gradient_is_that_of_the_pairs():

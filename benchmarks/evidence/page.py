@@ -107,7 +107,7 @@ def _ideas() -> str:
     plain = by_idea.pop("cross-entropy")
     rows = []
     for idea, found in by_idea.items():
-        if idea.startswith("ten classes"):
+        if idea.startswith(("ten classes", "tail")):
             continue
         changes = [found[seed] - plain[seed] for seed in found]
         cells = (mean_interval([float(c.mean()) for c in part]) for part in (changes, [c[hard] for c in changes]))
@@ -119,7 +119,28 @@ def _ideas() -> str:
         "running statistic has. CIFAR-100 embeddings, one hidden layer, 100 samples a class. Repeat "
         "with python benchmarks/ideas.py."
     )
-    return Table("Ideas on trial", caption, ("idea", "runs", "overall", "hard"), tuple(rows)).render("md", level=2)
+    table = Table("Ideas on trial", caption, ("idea", "runs", "overall", "hard"), tuple(rows)).render("md", level=2)
+    return table + "\n\n" + _tail(by_idea)
+
+
+def _tail(by_idea: dict[str, dict[int, np.ndarray]]) -> str:
+    """The ideas of a long tail against plain logit adjustment; classes are numbered from frequent to rare."""
+    prefix, rows = "tail, ", []
+    adjusted = by_idea[f"{prefix}logit adjustment"]
+    for idea, found in by_idea.items():
+        if idea.startswith(prefix) and found is not adjusted:
+            changes = [found[seed] - adjusted[seed] for seed in found]
+            parts = (changes, [c[-(len(c) // 3) :] for c in changes])
+            cells = (mean_interval([float(c.mean()) for c in part]) for part in parts)
+            name = idea.removeprefix(prefix)
+            rows.append((name, str(len(found)), *(f"{points(mean)} ± {100 * half:.1f}" for mean, half in cells)))
+    caption = (
+        "The same on a long tail, 400 to 4 samples a class, three draws of which classes are rare: difference to logit "
+        "adjustment. By rarity, the pull of a class counts by one over its samples, 1 on average over classes."
+    )
+    return Table("On a long tail", caption, ("idea", "runs", "overall", "rarest third"), tuple(rows)).render(
+        "md", level=3
+    )
 
 
 def _geometry(path: Path) -> str:

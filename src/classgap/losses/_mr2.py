@@ -124,8 +124,7 @@ class MR2Loss(ClassLoss):
     When to use: uneven class accuracy on balanced data, with a network that is trained or fine-tuned; on long tails together
     with ``class_counts``, which adds logit adjustment.
     Expect: on balanced data that are fitted completely a gain overall and on the hard third, from the pull; margins of mean 1
-    add little. On long tails, with ``class_counts``, the overall gain of logit adjustment and part of its gain on the hard
-    classes; all of that with ``lam=0``.
+    add little. On long tails, with ``class_counts``, the gains of logit adjustment and a little more.
     Pitfalls: a class needs two samples in a batch to be pulled together. ``lam`` does not transfer between forms, and the
     paper's form with the paper's weight can wreck training. A mean margin of 2 acts as a temperature of 2: compare with
     ``gamma_rule="uniform"``.
@@ -147,7 +146,9 @@ class MR2Loss(ClassLoss):
             so that frequent classes do not decide it.
         gamma_rule: ``"spread"`` (eq. 1), ``"uniform"`` (:math:`\gamma_k=\bar c`), or ``"imbalanced"``.
         weight_by_gamma: Multiply each sample's loss by its margin, leaving boundaries of overlapping classes in place.
-        class_counts: Training counts; adds the logit adjustment :math:`\tau\log\pi` for imbalanced data.
+        class_counts: Training counts; adds the logit adjustment :math:`\tau\log\pi` for imbalanced data. In ``form="logit"``
+            the pull of a class then counts by :math:`1/n_k` (mean 1 over classes): alike for all samples, it would hold back
+            the large logits with which rare classes make up for their prior.
         tau: Strength of that adjustment.
         adjust: ``"outside"`` :math:`z/\gamma_y + \tau\log\pi`, ``"inside"`` :math:`(z+\tau\log\pi)/\gamma_y`, or ``"posthoc"``:
             train without and let :meth:`scores` subtract it.
@@ -167,6 +168,7 @@ class MR2Loss(ClassLoss):
     """
 
     total: Tensor | None
+    pull_weight: Tensor | None
 
     def __init__(
         self,
@@ -216,6 +218,8 @@ class MR2Loss(ClassLoss):
             num_classes, p=p, decay=decay, spread=self._estimator(spread), num_features=num_features
         )
         self.register_buffer("total", torch.zeros(2) if form == "scale_free" else None)
+        rarity = None if self.class_counts is None or form != "logit" else self.class_counts.reciprocal()
+        self.register_buffer("pull_weight", None if rarity is None else rarity / rarity.mean(), persistent=False)
         self.queue = FeatureQueue(num_classes, queue, num_features) if queue and num_features else None
 
     def _estimator(self, spread: Spread | Literal["zero"] | None) -> Spread | None:
@@ -259,7 +263,7 @@ class MR2Loss(ClassLoss):
             self.last = {"logit": logit.detach(), "rep": torch.zeros_like(logit)}
             return logit
         if self.form == "logit":
-            rep = within_class_scatter(logits, label, across_ranks=gather)
+            rep = within_class_scatter(logits, label, class_weight=self.pull_weight, across_ranks=gather)
         else:
             rep = self._representation_margin(self.form, features, label, index, pairs)
         self.last = {"logit": logit.detach(), "rep": rep.detach()}
@@ -270,7 +274,7 @@ class MR2Loss(ClassLoss):
 
     def _margin_and_scatter(self, logits: Tensor, target: Tensor, runs: ClassRuns) -> Tensor:
         """Both terms in one step, for class indices on one device: the same value with one gradient instead of two."""
-        scatter = BatchScatter.of(logits, runs)
+        scatter = BatchScatter.of(logits, runs, self.pull_weight)
         logits, offset = self._adjusted(logits)
         loss = hard_label_loss(logits, target, self.gamma, offset, self.weight_by_gamma, pull=(scatter, self.lam))
         self.last = {"logit": torch.sub(loss.detach(), scatter.value, alpha=self.lam), "rep": scatter.value}
