@@ -118,7 +118,8 @@ def fix(
     if result.chosen is not None:
         with working("writing"):
             charts = {"frontier": frontier(result, overall)}
-            write_report(_named(result, found), out, source=f"{files[0].name}: {result.chosen}", more=charts)
+            source = f"{files[0].name}: {result.chosen}, on the samples set aside"
+            write_report(_named(result, found), out, source=source, more=charts)
             if result.helps:
                 _write_method(result, found, evidence.logits, out)
     screen.print(f"Written to {out}", soft_wrap=True)

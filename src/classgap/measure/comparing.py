@@ -274,9 +274,10 @@ def _verdict(
 
 
 def _evidence(shown: Mapping[str, Estimate]) -> str:
+    words = {"hard": "classes hard before", "easy": "classes easy before", "overall": "overall"}
     parts = [
-        f"{name} {points(shown[name].value)} points [{points(shown[name].low)}, {points(shown[name].high)}]"
-        for name in ("hard", "easy", "overall")
+        f"{words[name]} {points(shown[name].value)} points [{points(shown[name].low)}, {points(shown[name].high)}]"
+        for name in words
         if not np.isnan(shown[name].value)
     ]
     return ", ".join(parts)

@@ -155,7 +155,7 @@ class Comparison:
             f"## {self.verdict.title}",
             self.verdict.sentence,
             markdown_table(("", *head), rows),
-            "**Thirds ranked and scored on different samples** (cross-fitted; the verdict rests on these)",
+            "**Classes easy, medium and hard before** (ranked and scored on different samples; the verdict rests on these)",
             markdown_table(("", *head), crossed),
             *self._markdown_classes("Who gained", self.gainers, classes),
             *self._markdown_classes("Who paid", self.payers, classes),

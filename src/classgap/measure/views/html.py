@@ -21,7 +21,7 @@ import numpy as np
 from markupsafe import Markup
 
 import classgap
-from classgap.measure.groups import RANKINGS
+from classgap.measure.groups import RANKINGS, THIRDS
 from classgap.measure.metrics import METRICS
 from classgap.measure.views import page_tables as tables
 from classgap.measure.views import plot
@@ -170,7 +170,9 @@ def _change_tile(comparison: Comparison, name: str) -> dict[str, Any]:
     metric, change = METRICS[name], comparison.metrics[name]
     better, worse = ("up", "down") if metric.higher_is_better else ("down", "up")
     tone = better if change.delta.low > 0 else worse if change.delta.high < 0 else ""
-    return {"name": name, "label": metric.label, "meaning": metric.meaning, "change": change, "tone": tone}
+    # the headline follows the classes that were hard before; these are whichever classes are the worst on each side
+    meaning = metric.meaning + (", ranked anew on each side" if name in THIRDS else "")
+    return {"name": name, "label": metric.label, "meaning": meaning, "change": change, "tone": tone}
 
 
 def _who(comparison: Comparison) -> str:
