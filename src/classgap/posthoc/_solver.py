@@ -105,7 +105,7 @@ def lbfgs(
 
     with threadpool_limits(
         1, "blas"
-    ):  # NumPy's threads and SciPy's wait for each other: twenty times slower on two cores
+    ):  # NumPy's threads and SciPy's wait for each other, up to twenty times as long
         first = float(np.abs(objective(start)[1]).max())
         if first == 0:
             return start
