@@ -29,7 +29,7 @@ Generated from the code by `python benchmarks/methods_page.py`; `classgap method
 Every loss runs with `classgap train --set method=NAME`, and everything else goes around it:
 
 ```
-classgap train --set data=cifar100 --set model=resnet32 --set method=mr2 --set method.lam=0.1
+classgap train --set data=cifar100 --set model=resnet32 --set method=mr2 --set method.lam=0.06
 classgap train --set method=drw --set method.base=ldam                 # LDAM with deferred re-weighting
 classgap train --set sampler=class_balanced --set sampler.start_epoch=160   # deferred re-sampling
 classgap train --set method=logit_adjusted --set wrapper=sam --set mix=mixup

@@ -39,7 +39,7 @@ def train(
 
     Without a recipe the defaults are a small network on scikit-learn's digits:
 
-        classgap train --set data=cifar10 --set model=resnet32 --set method=mr2 --set method.lam=0.1 --set epochs=200
+        classgap train --set data=cifar10 --set model=resnet32 --set method=mr2 --set method.lam=0.06 --set epochs=200
     """
     from rich.console import Console
 

@@ -266,8 +266,8 @@ def scarcity(outcome: Outcome, train_counts: Ints) -> Evidence:
             f"that many reach {percent(level)}, this one {percent(accuracy[k])}."
         )
         remedy = (
-            "Collect more samples, or make up for them: train with logit adjustment or ELM (`classgap.losses`), or shift the "
-            "scores of the model at hand with `classgap fix` and the training counts."
+            "Collect more samples, or make up for them: train with `MR2Loss(num_classes, class_counts=…)`, which adds logit "
+            "adjustment to its pull, or shift the scores of the model at hand with `classgap fix` and the training counts."
         )
         return Cause("few_samples", float(train_counts[k]), float(p_values[k]), sentence, remedy)
 
