@@ -1,7 +1,7 @@
 """Post-hoc methods on real embeddings: a long-tailed and a balanced head, several seeds, paired with the uncorrected head.
 
     python benchmarks/posthoc_evidence.py ../shared/data/cifar100_effnetlite0_pca256.npz      # writes results.jsonl
-    python benchmarks/posthoc_evidence.py --table                                             # writes the tables into docs
+    python benchmarks/posthoc_evidence.py --table                              # writes tables and frontier into docs
 
 For each seed a training set is drawn (balanced: 100 a class; long-tailed: exponential profile from 500 to 5, classes in random
 order). A head (linear, or one hidden layer) is trained on it, and five more on four fifths each for out-of-fold scores. Every
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import posthoc_frontier
 
 import classgap
 from classgap.posthoc import (
@@ -34,12 +35,13 @@ from classgap.posthoc import (
     TemperatureScaling,
     VectorScaling,
 )
-from classgap.posthoc._dial import STRENGTHS
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "evidence" / "posthoc" / "results.jsonl"
 DOCS = HERE.parent / "docs" / "posthoc.md"
-SEEDS, FOLDS = range(3), 5
+SEEDS, FOLDS = range(5), 5
+STRENGTHS = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0, 12.0)  # of the gap dial's frontier
+POWERS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # of the rough dial's
 METRICS = ("overall", "easy", "medium", "hard", "worst_decile", "gap")
 
 
@@ -131,7 +133,7 @@ def methods(head: Head) -> Iterator[tuple[str, PostHocMethod]]:
         yield "disalign", DisAlign()
         yield "disalign (code)", DisAlign(form="code")
     yield "gap_dial (chosen)", GapDial()
-    for strength in STRENGTHS[1:]:
+    for strength in STRENGTHS:
         yield f"gap_dial ({strength:g})", GapDial(strength=strength, ridge=1.0)
 
 
@@ -152,20 +154,24 @@ def rough_offsets(scores: np.ndarray, y: np.ndarray, power: float) -> np.ndarray
     return minimize(objective, np.zeros(len(n)), jac=True, method="L-BFGS-B", options={"maxiter": 300}).x
 
 
-def predictions(head: Head) -> Iterator[tuple[str, np.ndarray, dict[str, Any], float]]:
-    """Name, corrected test predictions, what was chosen on out-of-fold scores, and seconds to fit."""
+def predictions(head: Head, done: set[str]) -> Iterator[tuple[str, np.ndarray, dict[str, Any], float]]:
+    """Name, corrected test predictions, what was chosen on out-of-fold scores, and seconds to fit; of what is not ``done``."""
     norms = None if head.weight is None else np.linalg.norm(head.weight, axis=1)
     for name, method in methods(head):
+        if name in done:
+            continue
         start = time.perf_counter()
         counts = np.bincount(head.y)
         method.fit(head.scores, head.y, class_counts=counts, weight_norms=norms, bias=head.bias, features=head.features)
         seconds = time.perf_counter() - start
         chosen = {k: getattr(method, k) for k in ("tau_", "strength_", "ridge_", "temperature_") if hasattr(method, k)}
         yield name, method.predict(head.test, features=head.test_features), chosen, seconds
-    for power in (1, 2, 4):
+    for power in POWERS:
+        if (name := f"rough dial ({power:g})") in done:
+            continue
         start = time.perf_counter()
         offsets = rough_offsets(head.scores, head.y, power)
-        yield f"rough dial ({power})", (head.test + offsets).argmax(1), {}, time.perf_counter() - start
+        yield name, (head.test + offsets).argmax(1), {}, time.perf_counter() - start
 
 
 def run(path: Path, heads: list[str], tasks: list[str]) -> None:
@@ -173,14 +179,17 @@ def run(path: Path, heads: list[str], tasks: list[str]) -> None:
     data = dict(np.load(path))
     y_test = data["y_test"].astype(np.int64)
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    done = {(line["head"], line["task"], line["seed"]) for line in results()}
     for kind, task, seed in itertools.product(heads, tasks, SEEDS):
-        if (kind, task, seed) in done:
+        present = [line for line in results() if (line["head"], line["task"], line["seed"]) == (kind, task, seed)]
+        done = {line["method"] for line in present}
+        if done >= {f"gap_dial ({s:g})" for s in STRENGTHS} | {f"rough dial ({p:g})" for p in POWERS}:
             continue
         head = make_head(data, task, kind, seed)
         lines = []
         before = classgap.audit(y_test, head.test.argmax(1), n_boot=200)
-        for name, predicted, chosen, seconds in predictions(head):
+        if any(line["overall"]["before"] != before.metrics["overall"].value for line in present):
+            raise SystemExit(f"{kind}, {task}, seed {seed}: not the head of the lines already there; delete them")
+        for name, predicted, chosen, seconds in predictions(head, done):
             change = classgap.compare(before, classgap.audit(y_test, predicted, n_boot=200), n_boot=500).metrics
             line = {
                 "task": task,
@@ -229,13 +238,15 @@ def tables() -> str:
             f"Uncorrected: {start['overall']} overall, {start['easy']} easy, {start['hard']} hard, "
             f"{start['worst_decile']} worst ten classes.",
             "",
-            "| method | overall | easy | hard | worst ten | seconds |",
-            "|---|---|---|---|---|---|",
+            "| method | overall | easy | hard | worst ten |",
+            "|---|---|---|---|---|",
         ]
         for name in dict.fromkeys(line["method"] for line in here):
+            if posthoc_frontier.SETTING.fullmatch(name):
+                continue  # single strengths are in the frontier
             same = [line for line in here if line["method"] == name]
             cells = " | ".join(_cell(*pooled(same, m)) for m in ("overall", "easy", "hard", "worst_decile"))
-            out.append(f"| {name} | {cells} | {np.median([line['seconds'] for line in same]):.1f} |")
+            out.append(f"| {name} | {cells} |")
         out.append("")
     return "\n".join(out)
 
@@ -246,17 +257,20 @@ def _cell(value: float, low: float, high: float) -> str:
 
 
 def write_tables() -> None:
-    """Replace what stands between the markers in the docs."""
+    """Replace what stands between the markers in the docs, and draw the frontier."""
+    posthoc_frontier.figure(results())
     text = DOCS.read_text()
-    start, end = "<!-- evidence -->", "<!-- /evidence -->"
-    before, rest = text.split(start)
-    DOCS.write_text(before + start + "\n" + tables() + end + rest.split(end)[1])
+    for name, content in (("evidence", tables()), ("frontier", posthoc_frontier.table(results()) + "\n")):
+        start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+        before, rest = text.split(start)
+        text = before + start + "\n" + content + end + rest.split(end)[1]
+    DOCS.write_text(text)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", nargs="?", type=Path, help="the embeddings")
-    parser.add_argument("--table", action="store_true", help="only write the tables into the docs")
+    parser.add_argument("--table", action="store_true", help="only write tables and frontier into the docs")
     parser.add_argument("--head", choices=("linear", "mlp"), action="append")
     parser.add_argument("--task", choices=("long-tailed", "balanced"), action="append")
     options = parser.parse_args()
