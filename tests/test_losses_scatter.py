@@ -106,6 +106,25 @@ def test_both_terms_in_one_step_are_their_sum(monkeypatch, options, as_tensors):
     torch.testing.assert_close(*gradients)
 
 
+def test_imbalanced_labels_without_counts_are_pointed_out_once():
+    generator = torch.Generator().manual_seed(0)
+    shares = torch.tensor([32.0, 16, 8, 4, 2, 1])
+
+    def train(criterion, shares, steps=30):
+        for _ in range(steps):
+            target = torch.multinomial(shares, 24, replacement=True, generator=generator)
+            criterion(torch.randn(24, K, generator=generator), target, torch.randn(24, 4, generator=generator))
+
+    criterion = MR2Loss(K)
+    with pytest.warns(UserWarning, match="pass class_counts") as found:
+        train(criterion, shares)
+    assert len(found) == 1
+    # warnings are errors: these are silent
+    train(MR2Loss(K), torch.ones(K))
+    train(MR2Loss(K, class_counts=shares), shares)
+    train(MR2Loss(K).eval(), shares)
+
+
 def test_default_form_keeps_no_spread():
     """It has no slack to compare distances with, so steps do not pay for one."""
     logits, target = batch()

@@ -5,9 +5,11 @@ Reference: Zhu et al., *Reducing Class-Wise Performance Disparity via Margin Reg
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -35,6 +37,7 @@ from classgap.stats.arrays import as_array, library
 FeatureForm = Literal["paper", "release", "scale_free"]
 Form = Literal["logit", "paper", "release", "scale_free"]
 Adjust = Literal["outside", "inside", "posthoc"]
+_ENOUGH = 50  # labels a class, on average, before their balance is judged
 
 
 def representation_margin(
@@ -125,7 +128,8 @@ class MR2Loss(ClassLoss):
     with ``class_counts``, which adds logit adjustment.
     Expect: on balanced data that are fitted completely a gain overall and on the hard third, from the pull; margins of mean 1
     add little. On long tails, with ``class_counts``, the gains of logit adjustment and a little more.
-    Pitfalls: a class needs two samples in a batch to be pulled together. ``lam`` does not transfer between forms, and the
+    Pitfalls: on long tails without ``class_counts`` the pull takes from rare classes, and a warning says so. A class needs two
+    samples in a batch to be pulled together. ``lam`` does not transfer between forms, and the
     paper's form with the paper's weight can wreck training. A mean margin of 2 acts as a temperature of 2: compare with
     ``gamma_rule="uniform"``.
 
@@ -221,6 +225,8 @@ class MR2Loss(ClassLoss):
         rarity = None if self.class_counts is None or form != "logit" else self.class_counts.reciprocal()
         self.register_buffer("pull_weight", None if rarity is None else rarity / rarity.mean(), persistent=False)
         self.queue = FeatureQueue(num_classes, queue, num_features) if queue and num_features else None
+        watch = class_counts is None and form == "logit" and self.lam > 0
+        self._seen = np.zeros(num_classes, np.int64) if watch else None
 
     def _estimator(self, spread: Spread | Literal["zero"] | None) -> Spread | None:
         """The estimator of the spread; none where there is no slack."""
@@ -255,6 +261,7 @@ class MR2Loss(ClassLoss):
             runs = class_runs(label) if pairs is None else pairs.runs
         if self.updating:
             self.moments.update(features, label, norms=norms, runs=runs, pairs=pairs)
+            self._watch_balance(label)
         gather = self.gather and self.training
         if self.lam and self.form == "logit" and target.dim() == 1 and runs is not None and not gather:
             return self._margin_and_scatter(logits, target, runs)
@@ -268,6 +275,22 @@ class MR2Loss(ClassLoss):
             rep = self._representation_margin(self.form, features, label, index, pairs)
         self.last = {"logit": logit.detach(), "rep": rep.detach()}
         return torch.add(logit, rep, alpha=self.lam)
+
+    def _watch_balance(self, label: Tensor) -> None:
+        """Says once that the labels are imbalanced, when enough have been seen and nobody gave counts."""
+        if self._seen is None or torch.compiler.is_compiling():
+            return
+        np.add.at(self._seen, label.cpu().numpy(), 1)
+        if self._seen.sum() < _ENOUGH * self.num_classes:
+            return
+        rare, frequent = np.quantile(self._seen, (0.1, 0.9))
+        self._seen = None
+        if frequent > 3 * rare:
+            warnings.warn(
+                f"labels are imbalanced, frequent classes have {frequent / max(rare, 1):.0f} times the samples of rare ones: "
+                "pass class_counts to MR2Loss, or its pull takes from rare classes",
+                stacklevel=2,
+            )
 
     def check_values(self, features: Tensor) -> None:
         """Left to :meth:`compute`, which takes the norms of the features in any case."""
