@@ -35,7 +35,7 @@ class DisAlign(PostHocMethod):
     not convex: L-BFGS from the starting point below finds a stationary point.
 
     When to use: a long tail with features at hand, when only some samples should be corrected.
-    Expect: on balanced data no gain (hard third -1 ± 1 point); on a long tail about +17 points for the hard third and +5 overall
+    Expect: on balanced data a slight loss (hard third -1 point); on a long tail about +17 points for the hard third, +5 overall
     for -6 in the easy third, less than MARC at many times its cost (CIFAR-100 embeddings, imbalance 100).
     Pitfalls: not convex and not foldable: serving needs features and this object. The confidence learns little from few samples.
 

@@ -70,7 +70,7 @@ class VectorScaling(ClasswiseAffine):
     """One scale and one offset a class, fitted by likelihood (convex, solved exactly).
 
     When to use: calibration class by class with enough held-out samples, under the prior of the held-out set.
-    Expect: on balanced data a slight trade the wrong way (+1 point for the easy third, -1 ± 1 for the hard one); on a long tail
+    Expect: on balanced data a slight trade the wrong way (+1 point for the easy third, -1 for the hard one); on a long tail
     +1 point, as likelihood keeps favouring the head (CIFAR-100 embeddings, imbalance 100).
     Pitfalls: it learns the held-out set's prior, which should be that of use. To lift rare classes take MARC, which is this with
     re-weighting.

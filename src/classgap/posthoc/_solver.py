@@ -103,9 +103,7 @@ def lbfgs(
     """Minimise a smooth function until its gradient is ``tol`` times the first one (largest entry), with SciPy's L-BFGS."""
     from scipy.optimize import minimize
 
-    with threadpool_limits(
-        1, "blas"
-    ):  # NumPy's threads and SciPy's wait for each other, up to twenty times as long
+    with threadpool_limits(1, "blas"):  # the threads of NumPy and SciPy wait for each other, up to twenty times as long
         first = float(np.abs(objective(start)[1]).max())
         if first == 0:
             return start
