@@ -14,7 +14,7 @@ from scipy.stats import binomtest
 
 import classgap
 from classgap._checks import InputError
-from classgap.measure import Comparison, audit_counts, compare_counts
+from classgap.measure import Comparison, Estimate, audit_counts, compare_counts, comparing
 from classgap.measure.comparing import TITLES
 from classgap.measure.paired import Cells, benjamini_hochberg, class_changes, half_width, mcnemar
 from reference import metrics as reference
@@ -312,3 +312,15 @@ def test_refusals_of_tables():
         compare_counts(report_, report_, np.array([[[0, 1], [0, 1]], [[0, 0], [0, 2]]]))
     with pytest.raises(InputError, match="same classes"):
         compare_counts(report_, audit_counts([[1, 1], [0, 2]], ["x", "y"]), good)
+
+
+def test_an_interval_that_does_not_decide_is_marked():
+    """The sentence shows plain intervals, the verdict allows for four questions: where they differ, it says so."""
+    shown = {
+        "hard": Estimate(0.034, 0.01, 0.057),
+        "easy": Estimate(0.0, -0.01, 0.01),
+        "overall": Estimate(0.02, 0.01, 0.03),
+    }
+    text = comparing._evidence(shown, sure={"overall"})
+    assert text.count("not beyond chance") == 1
+    assert "[+1.0, +5.7] (not beyond chance as one of four questions), classes easy" in text

@@ -270,13 +270,17 @@ def _verdict(
     else:
         kind = "worse" if down else "noise"
     shown = {name: pooled.at(confidence) for name, pooled in judged.items()}
-    return Verdict(kind, TITLES[kind], f"{TITLES[kind]}: {_evidence(shown)}; {_tally(per_class, confidence)}.")
+    evidence = _evidence(shown, sure=up | down)
+    return Verdict(kind, TITLES[kind], f"{TITLES[kind]}: {evidence}; {_tally(per_class, confidence)}.")
 
 
-def _evidence(shown: Mapping[str, Estimate]) -> str:
+def _evidence(shown: Mapping[str, Estimate], sure: set[str]) -> str:
     words = {"hard": "classes hard before", "easy": "classes easy before", "overall": "overall"}
+    # an interval may leave out 0 where its widened form, which decides, does not: that has to be said
+    doubt = {name for name, e in shown.items() if name not in sure and not e.low <= 0 <= e.high}
     parts = [
         f"{words[name]} {points(shown[name].value)} points [{points(shown[name].low)}, {points(shown[name].high)}]"
+        + (" (not beyond chance as one of four questions)" if name in doubt else "")
         for name in words
         if not np.isnan(shown[name].value)
     ]
