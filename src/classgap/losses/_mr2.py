@@ -227,6 +227,7 @@ class MR2Loss(ClassLoss):
         self.queue = FeatureQueue(num_classes, queue, num_features) if queue and num_features else None
         watch = class_counts is None and form == "logit" and self.lam > 0
         self._seen = np.zeros(num_classes, np.int64) if watch else None
+        self._wait = _ENOUGH * num_classes
 
     def _estimator(self, spread: Spread | Literal["zero"] | None) -> Spread | None:
         """The estimator of the spread; none where there is no slack."""
@@ -281,7 +282,8 @@ class MR2Loss(ClassLoss):
         if self._seen is None or torch.compiler.is_compiling():
             return
         np.add.at(self._seen, label.cpu().numpy(), 1)
-        if self._seen.sum() < _ENOUGH * self.num_classes:
+        self._wait -= len(label)
+        if self._wait > 0:  # a count: a sum over a million classes would cost every step
             return
         rare, frequent = np.quantile(self._seen, (0.1, 0.9))
         self._seen = None
