@@ -3,11 +3,12 @@
 python benchmarks/methods_cost.py              # write benchmarks/methods_cost.json
 python benchmarks/methods_cost.py mr2 dbm      # measure only these and put them in their place
 
-Losses and what goes around the optimiser: a **step**, what the training loop does with a batch of 64 random images of 32 × 32
-pixels and 100 classes on a ResNet-20: augmentation, all forward and backward passes, a teacher or further networks where the
-method has them, the optimiser and the log. Steps with cross-entropy and with the method alternate, and the best of each counts;
-what a method does once an epoch, and the training of a teacher, does not. A larger network brings the ratio of any method that
-only adds arithmetic on logits or features closer to 1. The row of cross-entropy itself shows what is noise.
+Losses, what goes around the optimiser, mixing, and augmentation beside crop and flip: a **step**, what the training loop does
+with a batch of 64 random images of 32 × 32 pixels and 100 classes on a ResNet-20: augmentation, all forward and backward passes,
+a teacher or further networks where the method has them, the optimiser and the log. Steps with cross-entropy and with the method
+alternate, and the best of each counts; what a method does once an epoch, and the training of a teacher, does not. A larger
+network brings the ratio of any method that only adds arithmetic on logits or features closer to 1. The row of cross-entropy
+itself shows what is noise.
 
 Stages and samplers: a whole **run** of 20 epochs on digits with 60 to 6 images a class, ResNet-20, with all it trains or fits.
 """
@@ -73,20 +74,22 @@ def run_seconds(folder: Path, name: str, settings: list[str]) -> float:
     return time.process_time() - started
 
 
-def run_ratio(folder: Path, section: str, name: str) -> float:
+def run_ratio(folder: Path, setting: str, name: str) -> float:
     """Each beside a plain run of its own, since what else the machine does changes over the minutes."""
     further = ["sampler.classes=8", "sampler.samples=8"] if name == "p_by_q" else []
-    mine = run_seconds(folder, name, [f"{section}={name}", *further])
+    mine = run_seconds(folder, name, [setting, *further])
     return mine / run_seconds(folder, f"{name}-plain", [])
 
 
 def main(chosen: list[str]) -> None:
     torch.set_num_threads(1)
-    sections: dict[registry.Kind, str] = {
-        "loss": "method",
-        "optimizer": "wrapper",
-        "stage": "stage",
-        "sampler": "sampler",
+    settings: dict[registry.Kind, str] = {
+        "loss": "method={}",
+        "optimizer": "wrapper={}",
+        "stage": "stage={}",
+        "sampler": "sampler={}",
+        "augmentation": "data.augment=crop,flip,{}",
+        "mix": "mix={}",
     }
     costs: dict[str, dict[str, float]] = json.loads(RESULTS.read_text())["cost"] if chosen else {}
     with tempfile.TemporaryDirectory() as name:
@@ -94,16 +97,17 @@ def main(chosen: list[str]) -> None:
         write_images(folder / "images.npz")
         reference = trainer_with(folder, "seed=1")
         step_seconds(reference)
-        for kind, section in sections.items():
+        for kind, setting in settings.items():
             for spec in registry.methods(kind):
                 if chosen and spec.name not in chosen:
                     continue
-                if kind in ("loss", "optimizer"):
-                    value = ratio(folder, f"{section}={spec.name}", reference)
+                chosen_setting = setting.format(spec.name)
+                if kind in ("stage", "sampler"):
+                    value = run_ratio(folder, chosen_setting, spec.name)
                 else:
-                    value = run_ratio(folder, section, spec.name)
+                    value = ratio(folder, chosen_setting, reference)
                 costs.setdefault(kind, {})[spec.name] = round(value, 2)
-                print(f"{kind:>9} {spec.name:>20} {value:.2f}", flush=True)
+                print(f"{kind:>12} {spec.name:>20} {value:.2f}", flush=True)
     costs = {kind: dict(sorted(found.items())) for kind, found in costs.items()}
     about = {"batch": BATCH, "classes": CLASSES, "image": [3, 32, 32], "model": "resnet20", "rounds": ROUNDS}
     about["run_epochs"] = EPOCHS

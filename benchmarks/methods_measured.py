@@ -1,6 +1,6 @@
-"""What every method reaches with its defaults on the same features, for the cards of docs/methods.md.
+"""What every method reaches with its defaults on the same features, and augmentation on images, for docs/methods.md.
 
-python benchmarks/methods_measured.py     # compare the results of evidence/field.py and write methods_measured.json (minutes)
+python benchmarks/methods_measured.py     # compare the results of evidence/*.py and write methods_measured.json (minutes)
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from classgap.bench.tables import difference, suite_tables
 from classgap.measure import Comparison
 
 HERE = Path(__file__).resolve().parent
-SUITE = HERE / "evidence" / "field.py"
 FIGURES = HERE / "methods_measured.json"
-_KINDS = {"sampler": "sampler", "wrapper": "optimizer", "stage": "stage"}
+FIELD = "field"
+IMAGES = ("cifar10", "fashion")
+_KINDS = {"sampler": "sampler", "wrapper": "optimizer", "stage": "stage", "mix": "mix", "data.augment": "augmentation"}
 
 
 def card_of(variant: Variant) -> tuple[str, str] | None:
@@ -27,28 +28,44 @@ def card_of(variant: Variant) -> tuple[str, str] | None:
         return None if variant.settings else ("loss", variant.method)
     if len(variant.settings) != 1:
         return None
-    section, _, name = variant.settings[0].partition("=")
-    return (_KINDS[section], name) if section in _KINDS else None
+    section, _, names = variant.settings[0].partition("=")
+    return (_KINDS[section], names.rpartition(",")[2]) if section in _KINDS else None
+
+
+def results_of(suite: str) -> Path:
+    return HERE / "evidence" / f"{suite}.jsonl"
 
 
 def results_hash() -> str:
     """What the figures were made of."""
-    return hashlib.sha256(SUITE.with_suffix(".jsonl").read_bytes()).hexdigest()
+    files = [results_of(suite).read_bytes() for suite in (FIELD, *IMAGES)]
+    return hashlib.sha256(b"".join(files)).hexdigest()
 
 
 def main() -> None:
-    suite = load_suite(str(SUITE))
+    """The field on features for every method; of the suites on images only augmentation."""
+    field = load_suite(str(results_of(FIELD).with_suffix(".py")))
+    tasks = {task.name: task.note for task in field.tasks}
     figures: dict[str, dict[str, dict[str, object]]] = {}
-    for table in suite_tables(suite, read_results([SUITE.with_suffix(".jsonl")])):
-        for row in table.rows:
-            if (owner := card_of(row.variant)) is not None:
-                kind, name = owner
-                entry = {"runs": len(row.seeds), "diverged": row.diverged}
-                entry |= _differences(table.comparisons.get(row.variant.name))
-                figures.setdefault(kind, {}).setdefault(name, {})[table.task.name] = entry
-    tasks = {task.name: task.note for task in suite.tasks}
-    about = {"results": results_hash(), "seeds": len(suite.seeds), "tasks": tasks, "figures": figures}
+    for name in (FIELD, *IMAGES):
+        suite = load_suite(str(results_of(name).with_suffix(".py")))
+        owners = {
+            v.name: owner for v in suite.variants if (owner := card_of(v)) and (name == FIELD or _alters_images(owner))
+        }
+        for table in suite_tables(suite, read_results([results_of(name)]), only=[f"*/{variant}" for variant in owners]):
+            task = table.task.name if name == FIELD else f"{name}, {table.task.name}"
+            for row in table.rows:
+                if row.variant.name in owners:
+                    kind, method = owners[row.variant.name]
+                    entry = {"runs": len(row.seeds), "diverged": row.diverged}
+                    entry |= _differences(table.comparisons.get(row.variant.name))
+                    figures.setdefault(kind, {}).setdefault(method, {})[task] = entry
+    about = {"results": results_hash(), "seeds": len(field.seeds), "tasks": tasks, "figures": figures}
     FIGURES.write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n")
+
+
+def _alters_images(owner: tuple[str, str]) -> bool:
+    return owner[0] in ("augmentation", "mix")
 
 
 def _differences(found: Comparison | None) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Write docs/evidence.md from the committed results.
+"""Write docs/evidence.md, and docs/evidence_runs.md with the tables of every suite, from the committed results.
 
 python benchmarks/evidence/page.py
 """
@@ -23,15 +23,17 @@ from classgap.measure.views.plain import points
 from classgap.train import TrainConfig
 
 HERE = Path(__file__).resolve().parent
-PAGE = HERE.parents[1] / "docs" / "evidence.md"
+DOCS = HERE.parents[1] / "docs"
 SUITES = ("cifar10", "cifar100", "fashion", "embeddings", "sensitivity", "digits", "field")
 RULE = RULES["last"]
-TSNE = {"cross_entropy": "ce", "MR² (default)": "mr2"}
+DEFAULT = "MR² (default)"
+TSNE = {"cross_entropy": "ce", DEFAULT: "mr2"}
 HEAD = """\
 # Evidence
 
 This page is generated from the results committed in `benchmarks/evidence/*.jsonl` by `python benchmarks/evidence/page.py`;
-each line there is one training run with its configuration, seed, split hash and test predictions. No run is left out.
+each line there is one training run with its configuration, seed, split hash and test predictions. No run is left out:
+[evidence_runs.md](evidence_runs.md) has the tables of every suite and the command that repeats it.
 
 How to read it. *Hard* is the mean accuracy of the worst third of the classes, under three rankings: each run's **own**
 (what papers print), that of the **reference** method on the same test samples (which favours any re-run), and
@@ -39,16 +41,27 @@ How to read it. *Hard* is the mean accuracy of the worst third of the classes, u
 *re-run* is the reference method trained again with other seeds: whatever it shows is chance. Accuracy is that of
 {rule}; no epoch was chosen on test data.
 """
+RUNS_HEAD = """\
+# Every run
+
+All tasks and variants behind [evidence.md](evidence.md), which says how to read them and what follows; written by
+`python benchmarks/evidence/page.py`.
+"""
+
+Found = list[tuple[Suite, Mapping[str, Result], list[TaskTables]]]
 
 
-def page() -> str:
-    """The whole page."""
-    found = []
-    for name in SUITES:
-        results = read_results([HERE / f"{name}.jsonl"])
-        if results:
-            suite = load_suite(str(HERE / f"{name}.py"))
-            found.append((suite, results, suite_tables(suite, results, rule=RULE)))
+def main() -> None:
+    """Write both pages and the pictures."""
+    found = _found()
+    pages = {"evidence.md": summary(found), "evidence_runs.md": "\n".join([RUNS_HEAD, *(_section(*f) for f in found)])}
+    for name, text in pages.items():
+        (DOCS / name).write_text(text)
+        print(f"written: {DOCS / name}")
+
+
+def summary(found: Found) -> str:
+    """What follows from all results, with pictures."""
     every = {
         f"{suite.name}:{t.task.name}/{name}": c
         for suite, _, ts in found
@@ -56,12 +69,21 @@ def page() -> str:
         for name, c in t.comparisons.items()
     }
     parts = [HEAD.format(rule=RULE.meaning), _filled((HERE / "findings.md").read_text(), every)]
-    parts.append(_overview([(suite, tables) for suite, _, tables in found]).render("md", level=2))
+    parts += [table.render("md", level=2) for table in (_on_every_task(found), _overview(found))]
     parts.append(_pictures(figures.draw(found)))
     parts += [_geometry(path) for path in sorted(HERE.glob("*_geometry.json"))]
     parts.append(_ideas())
-    parts += [_section(suite, results, tables) for suite, results, tables in found]
     return "\n".join(parts)
+
+
+def _found() -> Found:
+    found = []
+    for name in SUITES:
+        results = read_results([HERE / f"{name}.jsonl"])
+        if results:
+            suite = load_suite(str(HERE / f"{name}.py"))
+            found.append((suite, results, suite_tables(suite, results, rule=RULE)))
+    return found
 
 
 def _filled(text: str, comparisons: Mapping[str, Comparison]) -> str:
@@ -80,10 +102,22 @@ def _filled(text: str, comparisons: Mapping[str, Comparison]) -> str:
     return re.sub(r"\{([^{}]+)\}", figures_of, text)
 
 
-def _overview(found: Sequence[tuple[Suite, list[TaskTables]]]) -> Table:
+def _on_every_task(found: Found) -> Table:
+    """The default against the reference, a row for each task; the columns are those of every table of differences."""
+    rows, heads = [], ("variant",)
+    for suite, _, tables in found:
+        for task in tables:
+            heads = task.differences.heads
+            name = f"{suite.name}: {task.task.name}"
+            rows += [(name, *row[1:]) for row in task.differences.rows if row[0] == DEFAULT]
+    caption = "Difference to cross-entropy in points with 95% interval over samples and seeds, read as described above."
+    return Table("`MR2Loss(num_classes)` on every task", caption, ("task", *heads[1:]), tuple(rows))
+
+
+def _overview(found: Found) -> Table:
     kinds = (("closed", "better", "better_hard"), ("not_hard",), ("traded", "widened"), ("worse",))
     rows = []
-    for suite, tables in found:
+    for suite, _, tables in found:
         for task in tables:
             verdicts = {name: c.verdict.kind for name, c in task.comparisons.items()}
             cells = ("; ".join(n for n, kind in verdicts.items() if kind in group) or "–" for group in kinds)
@@ -91,7 +125,7 @@ def _overview(found: Sequence[tuple[Suite, list[TaskTables]]]) -> Table:
             rows.append((f"{suite.name}: {task.task.name}", *cells, str(noise)))
     heads = ("task", "better on hard, no cost seen", "better, but not shown on hard", "traded", "worse", "within noise")
     caption = (
-        "Verdicts of classgap compare against the reference, from the tables below; the last column counts variants."
+        "Verdicts of classgap compare against the reference, from evidence_runs.md; the last column counts variants."
     )
     return Table("At a glance", caption, heads, tuple(rows))
 
@@ -221,6 +255,4 @@ def _settings(config: TrainConfig) -> list[str]:
 
 
 if __name__ == "__main__":
-    PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text(page())
-    print(f"written: {PAGE}")
+    main()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -157,10 +158,10 @@ def _sections(doc: str) -> dict[str, str]:
     return found
 
 
-def _meanings(cls: type) -> dict[str, str]:
+def _meanings(cls: Callable[..., Any]) -> dict[str, str]:
     """What the arguments of a class mean; what a base class says counts unless the class says otherwise."""
     meanings: dict[str, str] = {}
-    for ancestor in reversed(cls.__mro__):
+    for ancestor in reversed(getattr(cls, "__mro__", (cls,))):
         if ancestor.__module__.partition(".")[0] == cls.__module__.partition(".")[0]:
             meanings |= _entries(_sections(inspect.cleandoc(ancestor.__doc__ or "")).get("Args", ""))
     return meanings

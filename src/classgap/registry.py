@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar
 
 from classgap._checks import InputError, did_you_mean
 
-Kind = Literal["loss", "posthoc", "optimizer", "sampler", "stage"]
+Kind = Literal["loss", "posthoc", "optimizer", "sampler", "stage", "augmentation", "mix"]
 # features, index and epoch are arguments of a loss; class_counts goes to its constructor; the rest shapes the model or batch.
 Need = Literal["features", "cosine_head", "index", "epoch", "class_counts", "views", "experts", "teacher"]
 
@@ -31,10 +31,12 @@ _HOMES: Mapping[Kind, str] = MappingProxyType(
         "optimizer": "classgap.optim",
         "sampler": "classgap.samplers",
         "stage": "classgap.train.stages",
+        "augmentation": "classgap.data.augment",
+        "mix": "classgap.data.mixing",
     }
 )
 
-C = TypeVar("C", bound=type)
+C = TypeVar("C", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -70,11 +72,11 @@ Space = Float | Int | Choice
 
 @dataclass(frozen=True)
 class Method:
-    """What is known of a method; made by :func:`method`."""
+    """What is known of a method; made by :func:`method`. ``cls`` is its class, or a function that does all there is to do."""
 
     name: str
     kind: Kind
-    cls: type
+    cls: Callable[..., Any]
     family: str
     paper: str
     needs: frozenset[Need] = frozenset()
@@ -84,7 +86,7 @@ class Method:
 
     @property
     def summary(self) -> str:
-        """First line of the class docstring."""
+        """First line of the docstring."""
         return (inspect.getdoc(self.cls) or "").split("\n", 1)[0]
 
     @property
@@ -117,7 +119,7 @@ def method(
     reduces_to: tuple[str, Mapping[str, Any]] | None = None,
     soft_targets: bool = True,
 ) -> Callable[[C], C]:
-    """Declare the decorated class as method ``name``.
+    """Declare the decorated class, or function, as method ``name``.
 
     Args:
         name: The one name used on the command line, in configs, tables and docs.

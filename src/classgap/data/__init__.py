@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from classgap.data.augment import POLICIES, policies
+from classgap.data.augment import policies
 from classgap.data.batches import Batch, Batches, Mix, Normalise, mixed_seed, shuffled
 from classgap.data.dataset import Split, TrainingData, load_data
 from classgap.data.mixing import cutmix, mixup
@@ -10,7 +10,6 @@ from classgap.data.sources import SOURCES, Source, data_root, load_source
 from classgap.data.splits import PROFILES, Profile, profile_counts, split_hash
 
 __all__ = [
-    "POLICIES",
     "PROFILES",
     "SOURCES",
     "Batch",

@@ -8,8 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from classgap._checks import InputError, number
+from classgap.registry import Float, method
 
 
+@method("mixup", kind="mix", family="mix", paper="arXiv:1710.09412", space={"alpha": Float(0.1, 1.0, default=0.2)})
 def mixup(
     inputs: Tensor, target: Tensor, num_classes: int, rng: np.random.Generator, *, alpha: float = 0.2
 ) -> tuple[Tensor, Tensor]:
@@ -17,6 +19,11 @@ def mixup(
 
     .. math:: \tilde x = \lambda x + (1-\lambda) x', \quad \tilde y = \lambda y + (1-\lambda) y', \quad
        \lambda \sim \mathrm{Beta}(\alpha, \alpha)
+
+    When to use: networks that fit their training set completely; images and vectors alike, with any loss that takes soft targets.
+    Expect: smoother scores and a small gain on balanced data; on tails pairs follow the sample counts, so rare classes appear
+    mostly mixed with frequent ones.
+    Pitfalls: losses for hard labels only refuse it; training accuracy no longer shows whether the network has fitted.
 
     Args:
         inputs: Floats of any shape :math:`(N, …)`, already normalised.
@@ -36,6 +43,7 @@ def mixup(
     return torch.lerp(inputs[partner], inputs, share), _mix_targets(target, partner, share, num_classes)
 
 
+@method("cutmix", kind="mix", family="mix", paper="arXiv:1905.04899", space={"alpha": Float(0.1, 1.0, default=1.0)})
 def cutmix(
     inputs: Tensor, target: Tensor, num_classes: int, rng: np.random.Generator, *, alpha: float = 1.0
 ) -> tuple[Tensor, Tensor]:
@@ -43,6 +51,10 @@ def cutmix(
 
     The rectangle has the image's proportions and an area of :math:`1-\lambda`, :math:`\lambda\sim\mathrm{Beta}(\alpha,\alpha)`;
     where it reaches beyond the border it is cut off, and targets follow the area really replaced.
+
+    When to use: images and long training, where a network has the epochs to learn from parts.
+    Expect: on balanced data, published, a larger gain than that of ``mixup``; on tails as ``mixup``. Not measured here.
+    Pitfalls: needs images; a short training or a small network underfits; losses for hard labels only refuse it.
 
     Args:
         inputs: Images :math:`(N, C, H, W)`.

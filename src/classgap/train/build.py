@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from classgap import registry
 from classgap._checks import InputError
-from classgap.data import Mix, TrainingData, cutmix, mixup, shuffled
+from classgap.data import Mix, TrainingData, shuffled
 from classgap.heads import CosineHead, FeatureTap, find_head, replace_head
 from classgap.losses import ClassLoss
 from classgap.models import Experts, build_model
@@ -94,7 +94,7 @@ def build_mix(config: MixConfig, data: TrainingData) -> Mix | None:
         return None
     if config.name == "cutmix" and len(data.in_shape) != 3:
         raise InputError(f"mix=cutmix needs images, but {data.name} holds vectors; set mix=mixup")
-    function: Any = {"mixup": mixup, "cutmix": cutmix}[config.name]
+    function = registry.get("mix", config.name).cls
     strength = {} if config.alpha is None else {"alpha": config.alpha}
 
     def mix(inputs: Tensor, target: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
