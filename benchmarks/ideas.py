@@ -2,8 +2,8 @@
 
     python benchmarks/ideas.py ../shared/data/cifar100_effnetlite0_pca256.npz
 One hidden layer on CIFAR-100 embeddings, 100 samples a class; the other 400 a class are the judges. Classes are ranked by
-cross-entropy runs with other seeds, so that no variant is favoured by its own luck. Then ten classes at a time, and a long
-tail of 400 to 4 samples a class. Appends to evidence/ideas/results.jsonl.
+cross-entropy runs with other seeds, so that no variant is favoured by its own luck. Then ten classes at a time, a linear probe,
+and a long tail of 400 to 4 samples a class, with a hidden layer and without. Appends to evidence/ideas/results.jsonl.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from classgap.losses import within_class_scatter
 
 RESULTS = Path(__file__).resolve().parent / "evidence" / "ideas" / "results.jsonl"
-K, PER_CLASS, BATCH, RATE = 100, 100, 128, 0.1
+K, PER_CLASS, BATCH = 100, 100, 128
+HIDDEN, LINEAR = (512, 0.1), (0, 0.02)  # units of the hidden layer, learning rate
 SEEDS, RANKING_SEEDS = (0, 1, 2), (100, 101, 102)
 WEIGHTS = (0.0, 0.006, 0.02, 0.06, 0.2)  # of the pull, on ten classes at a time
 TAIL = [int(400 * 0.01 ** (rank / (K - 1))) for rank in range(K)]
@@ -45,10 +46,15 @@ def main(archive: str) -> None:
                 book.accuracy(
                     f"ten classes, subset {subset}, scatter of logits {weight:g}", seed, ten, pulled(weight), 40
                 )
+    for idea, loss in {"cross-entropy": plain, **pulls()}.items():
+        for seed in SEEDS:
+            book.accuracy(f"linear, {idea}", seed, data, loss, 30, LINEAR)
     for seed in SEEDS:
         tail = split(archive, np.random.default_rng(seed).permutation(K).tolist(), TAIL)
         for idea, loss in tail_ideas().items():
             book.accuracy(f"tail, {idea}", seed, tail, loss, 30)
+            if idea != "cross-entropy":
+                book.accuracy(f"linear tail, {idea}", seed, tail, loss, 30, LINEAR)
 
 
 class Book:
@@ -58,10 +64,12 @@ class Book:
         rows = map(json.loads, RESULTS.open()) if RESULTS.exists() else ()
         self.rows = {(row["idea"], row["seed"]): row for row in rows}
 
-    def accuracy(self, idea: str, seed: int, data: Data, loss: Loss, epochs: int = 20) -> np.ndarray:
+    def accuracy(
+        self, idea: str, seed: int, data: Data, loss: Loss, epochs: int = 20, model: tuple[int, float] = HIDDEN
+    ) -> np.ndarray:
         """Accuracy of every class."""
         if (idea, seed) not in self.rows:
-            row = {"idea": idea, "seed": seed, "accuracy": train(data, seed, loss, epochs).round(4).tolist()}
+            row = {"idea": idea, "seed": seed, "accuracy": train(data, seed, loss, epochs, *model).round(4).tolist()}
             self.rows[idea, seed] = row
             RESULTS.parent.mkdir(exist_ok=True)
             with RESULTS.open("a") as file:
@@ -89,17 +97,18 @@ def split(archive: str, classes: Sequence[int], sizes: Sequence[int] = (PER_CLAS
     return (parts[0] - mean) / scale, parts[1], (parts[2] - mean) / scale, parts[3]
 
 
-def train(data: Data, seed: int, loss: Loss, epochs: int) -> np.ndarray:
+def train(data: Data, seed: int, loss: Loss, epochs: int, hidden: int, rate: float) -> np.ndarray:
     """Accuracy of every class after training."""
     x, y, x_judge, y_judge = data
     classes = int(y.max()) + 1
     torch.manual_seed(seed)
-    model = nn.Sequential(nn.Linear(x.shape[1], 512), nn.ReLU(), nn.Linear(512, classes))
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9, weight_decay=5e-4)
+    layers = (nn.Linear(x.shape[1], hidden), nn.ReLU(), nn.Linear(hidden, classes))
+    model = nn.Sequential(*layers) if hidden else nn.Linear(x.shape[1], classes)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9, weight_decay=5e-4)
     total, step = epochs * (len(y) // BATCH), 0
     for _ in range(epochs):
         for rows in torch.randperm(len(y))[: len(y) // BATCH * BATCH].view(-1, BATCH):
-            optimizer.param_groups[0]["lr"] = RATE * (1 + math.cos(math.pi * step / total)) / 2
+            optimizer.param_groups[0]["lr"] = rate * (1 + math.cos(math.pi * step / total)) / 2
             optimizer.zero_grad()
             loss(model(x[rows]), y[rows], step / total).backward()
             optimizer.step()
@@ -115,6 +124,28 @@ def plain(logits: Tensor, y: Tensor, _: float) -> Tensor:
 
 def pulled(strength: float, space: Callable[[Tensor], Tensor] = lambda z: z, heat: float = 1.0) -> Loss:
     return lambda z, y, _: F.cross_entropy(z / heat, y) + strength * within_class_scatter(space(z), y)
+
+
+def pulls() -> dict[str, Loss]:
+    """The pull as it is, and by powers of how much of the batch is right or how sure the right class is."""
+
+    def fitted(strength: float, power: int, of: Callable[[Tensor, Tensor], Tensor]) -> Loss:
+        return lambda z, y, _: (
+            F.cross_entropy(z, y) + strength * of(z.detach(), y).mean() ** power * within_class_scatter(z, y)
+        )
+
+    def sureness(z: Tensor, y: Tensor) -> Tensor:
+        return z.softmax(1).gather(1, y[:, None])
+
+    return {
+        **{f"scatter of logits, {weight:g}": pulled(weight) for weight in (0.006, 0.02, 0.06)},
+        **{f"scatter of logits, 0.02, by accuracy to the {p}": fitted(0.02, p, rightness) for p in (2, 4)},
+        "scatter of logits, 0.1, by probability to the 3": fitted(0.1, 3, sureness),
+    }
+
+
+def rightness(z: Tensor, y: Tensor) -> Tensor:
+    return (z.argmax(1) == y).float()
 
 
 def scheduled(strength: float, share: Callable[[float], float]) -> Loss:
@@ -143,6 +174,7 @@ def ideas(hardness: Tensor) -> dict[str, Loss]:
         return lambda z, y, _: (F.cross_entropy(z, y, reduction="none") * weights[y]).mean()
 
     return {
+        **pulls(),
         "margin by held-out error, 0.5": offset(0.5),
         "margin by held-out error, 1": offset(1.0),
         "the same from half-way on, 1": offset(1.0, 0.5),
@@ -153,8 +185,6 @@ def ideas(hardness: Tensor) -> dict[str, Loss]:
         "label smoothing 0.1": lambda z, y, _: F.cross_entropy(z, y, label_smoothing=0.1),
         "temperature 2": lambda z, y, _: F.cross_entropy(z / 2, y),
         "price on logits, 0.01": lambda z, y, _: F.cross_entropy(z, y) + 0.01 * z.square().sum(1).mean(),
-        "scatter of logits, 0.02": pulled(0.02),
-        "scatter of logits, 0.06": pulled(0.06),
         "scatter of logits, 0.2": pulled(0.2),
         "scatter of log-probabilities, 0.02": pulled(0.02, lambda z: z.log_softmax(1)),
         "scatter of logits, 0.02, and temperature 2": pulled(0.02, heat=2.0),
@@ -165,20 +195,31 @@ def ideas(hardness: Tensor) -> dict[str, Loss]:
 
 
 def tail_ideas() -> dict[str, Loss]:
-    """The pull beside logit adjustment, alike for all samples or by the rarity of their class."""
+    """The pull beside logit adjustment: alike for all, or the logit of class j on samples of y by powers of n_j and n_y."""
     counts = torch.tensor(TAIL, dtype=torch.float32)
-    prior, rarity = (counts / counts.sum()).log(), (1 / counts) / (1 / counts).mean()
+    prior = (counts / counts.sum()).log()
 
-    def adjusted(strength: float = 0.0, weight: Tensor | None = None) -> Loss:
-        return lambda z, y, _: (
-            F.cross_entropy(z + prior, y) + strength * within_class_scatter(z, y, class_weight=weight)
-        )
+    def adjusted(strength: float = 0.0, row: float = 0.0, column: float = 0.0, fit: int = 0) -> Loss:
+        of_row, of_column = (counts**power / (counts**power).mean() for power in (row, column))
 
+        def loss(z: Tensor, y: Tensor, _: float) -> Tensor:
+            share = rightness((z + prior).detach(), y).mean() ** fit
+            scatter = within_class_scatter(z, y, class_weight=of_row, column_weight=of_column)
+            return F.cross_entropy(z + prior, y) + strength * share * scatter
+
+        return loss
+
+    fitted = "by accuracy to the 4"
     return {
         "cross-entropy": plain,
         "logit adjustment": adjusted(),
         **{f"with scatter of logits {weight:g}": adjusted(weight) for weight in (0.006, 0.02)},
-        **{f"with scatter of logits {weight:g}, by rarity": adjusted(weight, rarity) for weight in (0.006, 0.02, 0.06)},
+        **{f"with scatter of logits {weight:g}, by rarity": adjusted(weight, -1.0) for weight in (0.006, 0.02, 0.06)},
+        f"with scatter of logits 0.02, {fitted}, by 1/n_y": adjusted(0.02, -1.0, fit=4),
+        f"with scatter of logits 0.02, {fitted}, by n_j": adjusted(0.02, column=1.0, fit=4),
+        f"with scatter of logits 0.02, {fitted}, by √n_j": adjusted(0.02, column=0.5, fit=4),
+        f"with scatter of logits 0.02, {fitted}, by n_j/n_y": adjusted(0.02, -1.0, 1.0, fit=4),
+        f"with scatter of logits 0.02, {fitted}, by √(n_j/n_y)": adjusted(0.02, -0.5, 0.5, fit=4),
     }
 
 

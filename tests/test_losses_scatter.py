@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
@@ -17,6 +18,7 @@ def batch(samples: int = 15, seed: int = 0):
     logits = 3 * torch.randn(samples, K, generator=generator, dtype=torch.float64)
     target = torch.randint(0, K - 1, (samples,), generator=generator)
     target[0] = K - 1  # alone in its class
+    logits += 5 * F.one_hot(target, K)  # most are right, so that a pull that asks for it acts
     return logits.requires_grad_(), target
 
 
@@ -27,12 +29,26 @@ def test_scatter_is_the_mean_over_pairs():
     assert within_class_scatter(logits, target, across_ranks=True).item() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("weight", [None, torch.linspace(0.5, 2, K)])
-def test_compiled_is_the_same(weight):
+@pytest.mark.parametrize("of", ["class_weight", "column_weight"])
+def test_compiled_is_the_same(of):
     logits, target = batch()
     compiled = torch.compile(within_class_scatter, fullgraph=True, backend="aot_eager")
-    found = compiled(logits, target, class_weight=weight)
-    assert found.item() == pytest.approx(within_class_scatter(logits, target, class_weight=weight).item())
+    for weight in (None, torch.linspace(0.5, 2, K)):
+        found = compiled(logits, target, **{of: weight})
+        assert found.item() == pytest.approx(within_class_scatter(logits, target, **{of: weight}).item())
+
+
+@pytest.mark.parametrize("across_ranks", [False, True])
+def test_a_column_counts_by_its_weight(across_ranks):
+    """As if it were stretched by the root of the weight."""
+    logits, target = batch()
+    weight = torch.linspace(0.0, 3.0, K, dtype=torch.float64)
+    values = (
+        within_class_scatter(logits, target, column_weight=weight, across_ranks=across_ranks),
+        within_class_scatter(logits * weight.sqrt(), target),
+    )
+    torch.testing.assert_close(*values)
+    torch.testing.assert_close(*(torch.autograd.grad(value, logits)[0] for value in values))
 
 
 def test_weights_are_those_of_the_class():
@@ -46,16 +62,46 @@ def test_weights_are_those_of_the_class():
         assert found.item() == pytest.approx((alone * weight).sum().item())
 
 
-def test_rare_classes_are_pulled_by_their_rarity():
+@pytest.mark.parametrize("soft", [False, True])
+def test_the_pull_counts_by_the_fit_and_by_frequency(soft):
+    """On long tails the fit is that of the adjusted scores training sees."""
+    (logits, target), counts = batch(), [9, 50, 40, 1, 20, 600]
+    scores = logits.detach().numpy()
+    prior = np.log(np.array(counts) / sum(counts))
+    share = reference.fit(scores + prior, target.tolist()) ** 0.25
+    assert 0.3 < share != reference.fit(scores, target.tolist()) ** 0.25
+    criterion = MR2Loss(K, class_counts=counts)
+    criterion(logits, F.one_hot(target, K).double() if soft else target, torch.randn(15, 4, dtype=torch.float64))
+    expected = share**4 * reference.logit_scatter(scores, target.tolist(), counts)
+    assert criterion.last["rep"].item() == pytest.approx(expected)
+
+
+def test_the_pull_lets_go_of_what_is_wrong():
+    logits, target = batch()
+    features = torch.randn(15, 4, dtype=torch.float64)
+    right, wrong = logits + 50 * F.one_hot(target, K), logits - 50 * F.one_hot(target, K)
+    default, constant = MR2Loss(K), MR2Loss(K, form="logit")
+    torch.testing.assert_close(default(right, target, features), constant(right, target, features))
+    default(wrong, target, features), constant(wrong, target, features)
+    assert default.last["rep"] == 0
+    assert constant.last["rep"] > 1
+
+
+def test_a_constant_pull_counts_by_rarity():
     logits, target = batch()
     counts = [60, 50, 40, 30, 20, 10]
-    criterion = MR2Loss(K, class_counts=counts)
+    criterion = MR2Loss(K, form="logit", class_counts=counts)
     criterion(logits, target, torch.randn(15, 4, dtype=torch.float64))
     rarity = torch.tensor(counts).reciprocal()
     expected = within_class_scatter(logits, target, class_weight=rarity / rarity.mean())
     torch.testing.assert_close(criterion.last["rep"], expected)
-    equal = MR2Loss(K, class_counts=[7] * K)
-    assert (equal.pull_weight == 1).all()
+
+
+@pytest.mark.parametrize("form", ["fitted", "logit"])
+def test_equal_counts_weigh_nothing(form):
+    equal = MR2Loss(K, form=form, class_counts=[7] * K)
+    assert equal.pull_weight is None
+    assert equal.column_weight is None
 
 
 def test_gradient_is_that_of_the_pairs():
@@ -92,12 +138,13 @@ def test_no_table_has_as_many_rows_as_there_are_classes():
     ],
     ids=str,
 )
+@pytest.mark.parametrize("form", ["fitted", "logit"])
 @pytest.mark.parametrize("as_tensors", [False, True])
-def test_both_terms_in_one_step_are_their_sum(monkeypatch, options, as_tensors):
+def test_both_terms_in_one_step_are_their_sum(monkeypatch, form, options, as_tensors):
     """Value, parts and gradient of the single step are those of the two terms added up, as for soft targets."""
     monkeypatch.setattr("classgap.stats.arrays.on_host", lambda tensor: not as_tensors)
     (logits, target), features = batch(), 2 * torch.randn(15, 4, dtype=torch.float64)
-    single, apart = (MR2Loss(K, lam=0.3, **options).double() for _ in range(2))
+    single, apart = (MR2Loss(K, lam=0.3, form=form, **options).double() for _ in range(2))
     one = single(logits, target, features)
     two = apart(logits, F.one_hot(target, K).double(), features)
     torch.testing.assert_close(one, two)
@@ -141,6 +188,7 @@ def test_default_form_adds_the_scatter_of_the_logits():
     logits, target = batch()
     features = torch.ones(len(target), 4, dtype=torch.float64)  # equal spread, so every margin is 1
     criterion = MR2Loss(K, lam=0.3, gamma_rule="uniform").double()
-    assert criterion.form == "logit"
-    expected = F.cross_entropy(logits, target) + 0.3 * within_class_scatter(logits, target)
+    assert criterion.form == "fitted"
+    fit = reference.fit(logits.detach().numpy(), target.tolist())
+    expected = F.cross_entropy(logits, target) + 0.3 * fit * within_class_scatter(logits, target)
     assert criterion(logits, target, features).item() == pytest.approx(expected.item())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from evidence_common import (
     AUTOAUGMENT,
+    CONSTANT,
     DATA,
     ERM,
     MR2,
@@ -50,15 +51,16 @@ def suite() -> Suite:
         variants=(
             ERM,
             MR2,
+            CONSTANT,
             *only_on(
                 ("wrn-10-1", "resnet20", "resnet32"),
                 Variant("cross_entropy + AutoAugment", settings=(AUTOAUGMENT,), note="augmentation as the remedy"),
                 Variant("MR² (default) + AutoAugment", "mr2", settings=(AUTOAUGMENT,)),
+                Variant("MR², constant pull + AutoAugment", "mr2", CONSTANT.params, settings=(AUTOAUGMENT,)),
             ),
             *only_on(
                 ("tail*",),
                 Variant("logit adjustment", "logit_adjusted"),
-                Variant("MR² without LA", "mr2", {"tau": 0.0}),
                 Variant("LDAM + DRW", "drw", {"base": "ldam"}),
             ),
             *only_on(

@@ -7,6 +7,7 @@ Cost: 220 runs, 7 to 25 seconds each on one core.
 from __future__ import annotations
 
 from evidence_common import (
+    CONSTANT,
     DATA,
     ERM,
     HEADLINE_SEEDS,
@@ -28,10 +29,11 @@ from evidence_common import (
     slower,
 )
 
-from classgap.bench import Suite, Task
+from classgap.bench import Suite, Task, Variant
 from classgap.train import TrainConfig
 
 TRAINED_FEATURES = ("mlp",)  # a linear probe has no features to pull together
+BALANCED = ("linear", "mlp")
 
 
 def suite() -> Suite:
@@ -44,37 +46,49 @@ def suite() -> Suite:
             "batch=128",
         ]
     )
+    linear = base.override(["model=linear", "optim.lr=0.02"])
+    tail = linear.override(["data.per_class=400", "data.profile=exponential"])
     return Suite(
         "embeddings",
         tasks=(
-            Task(
-                "linear",
-                base.override(["model=linear", "optim.lr=0.02"]),
-                "linear probe: classes overlap, training accuracy 0.83",
-            ),
+            Task("linear", linear, "linear probe: classes overlap, training accuracy 0.83"),
             Task(
                 "mlp",
                 base.override(["model=mlp-512", "optim.lr=0.05"]),
                 "one hidden layer of 512: training accuracy 1.0, classes are separated",
             ),
+            Task("linear, tail 10", tail.override(["data.imbalance=10"]), "linear probe, 400 to 40 samples a class"),
+            Task("linear, tail 100", tail.override(["data.imbalance=100"]), "linear probe, 400 to 4 samples a class"),
         ),
         variants=(
             ERM,
-            RERUN,
-            SMOOTHING,
-            margin_only("γ only, c̄=1", 1.0),
-            margin_only("γ only, c̄=2", 2.0),
-            margin_only("γ only, c̄=3", 3.0),
-            TEMPERATURE,
-            WEIGHTED,
-            margin_only("γ only, c̄=2, p=1", 2.0, p=1.0),
-            margin_only("γ only, c̄=2, p=3", 2.0, p=3.0),
-            *only_on(TRAINED_FEATURES, *(pull_only(f"pull only, λ={lam}", lam) for lam in (0.03, 0.1, 0.3, 1.0))),
-            *only_on(TRAINED_FEATURES, *RELEASED, slower(0.025)),
             MR2,
-            *ON_LOGITS,
-            *only_on(TRAINED_FEATURES, *SQUEEZE, WITHOUT_MARGINS),
-            *only_on(TRAINED_FEATURES, MR2_PAPER, MR2_SCALE_FREE, MR2_WEIGHTED),
+            CONSTANT,
+            *only_on(("linear, tail*",), Variant("logit adjustment", "logit_adjusted")),
+            *only_on(
+                BALANCED,
+                RERUN,
+                SMOOTHING,
+                margin_only("γ only, c̄=1", 1.0),
+                margin_only("γ only, c̄=2", 2.0),
+                margin_only("γ only, c̄=3", 3.0),
+                TEMPERATURE,
+                WEIGHTED,
+                margin_only("γ only, c̄=2, p=1", 2.0, p=1.0),
+                margin_only("γ only, c̄=2, p=3", 2.0, p=3.0),
+                *ON_LOGITS,
+            ),
+            *only_on(
+                TRAINED_FEATURES,
+                *(pull_only(f"pull only, λ={lam}", lam) for lam in (0.03, 0.1, 0.3, 1.0)),
+                *RELEASED,
+                slower(0.025),
+                *SQUEEZE,
+                WITHOUT_MARGINS,
+                MR2_PAPER,
+                MR2_SCALE_FREE,
+                MR2_WEIGHTED,
+            ),
         ),
         seeds=HEADLINE_SEEDS,
         about=__doc__.split("\n", 1)[0],

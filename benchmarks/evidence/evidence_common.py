@@ -28,7 +28,13 @@ MR2_PAPER = Variant(
 MR2 = Variant(
     "MR² (default)",
     "mr2",
-    note="`MR2Loss(num_classes)` with no further argument: pull between logits, λ=0.02, and c̄=1",
+    note="`MR2Loss(num_classes)` with no further argument: pull between logits in so far as they fit, λ=0.02, and c̄=1",
+)
+CONSTANT = Variant(
+    "MR², constant pull",
+    "mr2",
+    {"form": "logit"},
+    note="the default until it was found to take from hard classes where classes overlap: the same pull whatever the fit",
 )
 
 
@@ -88,11 +94,11 @@ SQUEEZE = tuple(
     for of, weight in (("features", 0.003), ("features", 0.01), ("logits", 0.003), ("logits", 0.01))
 )
 ON_LOGITS = tuple(
-    Variant(f"MR² (default), λ={lam:g}", "mr2", {"form": "logit", "lam": lam, "c_bar": 1.0})
+    Variant(f"MR², constant pull, λ={lam:g}", "mr2", {"form": "logit", "lam": lam, "c_bar": 1.0})
     for lam in (0.006, 0.06, 0.2)
 )
 WITHOUT_MARGINS = Variant(
-    "MR² (default) without γ",
+    "MR², constant pull, without γ",
     "mr2",
     {"form": "logit", "lam": 0.02, "c_bar": 1.0, "gamma_rule": "uniform"},
     note="cross-entropy and the pull between logits alone",
@@ -117,6 +123,7 @@ KEY_VARIANTS = (
     pull_only("pull only, λ=0.1", 0.1),
     MR2_PAPER,
     MR2,
+    CONSTANT,
     MR2_SCALE_FREE,
     MR2_WEIGHTED,
 )

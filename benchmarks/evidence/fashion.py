@@ -9,6 +9,7 @@ from __future__ import annotations
 from evidence_common import (
     AUTOAUGMENT,
     CENTER,
+    CONSTANT,
     DECAY,
     ERM,
     FOCAL,
@@ -54,6 +55,7 @@ def suite() -> Suite:
             ERM,
             RERUN,
             MR2,
+            CONSTANT,
             SMOOTHING,
             margin_only("γ only, c̄=1", 1.0),
             margin_only("γ only, c̄=2", 2.0),

@@ -6,7 +6,7 @@ Cost: 5 to 30 seconds a run on one core.
 
 from __future__ import annotations
 
-from evidence_common import CENTER, DATA, ERM, FOCAL, GROUP_DRO, LDAM, MR2, RERUN, SAM, SEEDS, SMOOTHING
+from evidence_common import CENTER, CONSTANT, DATA, ERM, FOCAL, GROUP_DRO, LDAM, MR2, RERUN, SAM, SEEDS, SMOOTHING
 
 from classgap.bench import Suite, Task, Variant
 from classgap.train import TrainConfig
@@ -33,7 +33,7 @@ def suite() -> Suite:
             Task("tail 10", tail.override(["data.imbalance=10"]), "400 to 40 samples a class"),
             Task("tail 100", tail.override(["data.imbalance=100"]), "400 to 4 samples a class"),
         ),
-        variants=(ERM, RERUN, MR2, *ANYWHERE, *FOR_TAILS),
+        variants=(ERM, RERUN, MR2, CONSTANT, *ANYWHERE, *FOR_TAILS),
         seeds=SEEDS,
         about=__doc__.split("\n", 1)[0],
         data=DATA,
@@ -95,8 +95,9 @@ FOR_TAILS = tuple(
         ("DBM + DRW", "drw", {"base": "dbm"}, ()),
         ("class-balanced sampling", "cross_entropy", {}, ("sampler=class_balanced",)),
         ("square-root sampling", "cross_entropy", {}, ("sampler=square_root",)),
-        ("LA, uniform temperature 2", "mr2", {"gamma_rule": "uniform", "c_bar": 2.0, "lam": 0.0}, ()),
+        ("LA, uniform temperature 2", "mr2", {"gamma_rule": "uniform", "c_bar": 2.0, "lam": 0.0, "form": "logit"}, ()),
         ("MR² without LA", "mr2", {"tau": 0.0}, ()),
-        ("MR², γ by spread and count", "mr2", {"gamma_rule": "imbalanced"}, ()),
+        ("MR², constant pull, without LA", "mr2", {"tau": 0.0, "form": "logit"}, ()),
+        ("MR², constant pull, γ by spread and count", "mr2", {"gamma_rule": "imbalanced", "form": "logit"}, ()),
     )
 )

@@ -16,9 +16,9 @@ from classgap.measure.groups import THIRDS
 from classgap.measure.views import plot
 
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
-DEFAULT, REFERENCE = "MR² (default)", "cross_entropy"
+DEFAULT, REFERENCE, CONSTANT = "MR² (default)", "cross_entropy", "MR², constant pull"
 DEFAULT_WEIGHT = 0.02
-WEIGHT = re.compile(r"MR² \(default\), λ=([\d.]+)")
+WEIGHT = re.compile(rf"{CONSTANT}, λ=([\d.]+)")
 RELEASED = re.compile(r"MR² as released, λ=([\d.]+)")
 MARGIN = re.compile(r"γ only, c̄=([\d.]+)")
 MEASURES = {"overall": "#3f8fd2", "hard third": "#e8703a"}
@@ -48,8 +48,8 @@ def draw(found: Found) -> list[tuple[str, str]]:
 
 
 WEIGHT_CAPTION = (
-    "**Weight of the pull between logits.** Difference to cross-entropy in points, with its 95 % interval, against λ; "
-    "the default is 0.02. Hard third: cross-fitted ranking."
+    "**Weight of the pull between logits**, constant whatever the fit. Difference to cross-entropy in points, with its 95 % "
+    "interval, against λ; the default, which lets go where the fit is bad, has 0.02. Hard third: cross-fitted ranking."
 )
 RELEASED_CAPTION = "**The same for the pull between features**, scaled as in the authors' code."
 MARGIN_CAPTION = (
@@ -68,7 +68,7 @@ COURSE_CAPTION = (
 
 
 def _setting(name: str, pattern: re.Pattern[str]) -> float | None:
-    if pattern is WEIGHT and name == DEFAULT:
+    if pattern is WEIGHT and name == CONSTANT:
         return DEFAULT_WEIGHT
     match = pattern.fullmatch(name)
     return float(match[1]) if match else None

@@ -18,9 +18,10 @@ import torch
 import classgap
 from classgap.bench import load_suite
 from classgap.bench.jobs import JobFolder
-from classgap.measure import AuditReport, plot
+from classgap.measure import AuditReport
 from classgap.measure.geometry.angles import angles_between
 from classgap.measure.groups import THIRDS
+from classgap.measure.views import plot
 from classgap.train import TrainConfig
 from classgap.train.predict import Predictions
 from classgap.train.run import start

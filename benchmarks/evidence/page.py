@@ -48,6 +48,8 @@ All tasks and variants behind [evidence.md](evidence.md), which says how to read
 `python benchmarks/evidence/page.py`.
 """
 
+IDEA_SETTINGS = ("ten classes", "linear", "tail")  # how the names of ideas begin that were tried elsewhere
+Ideas = dict[str, dict[int, np.ndarray]]
 Found = list[tuple[Suite, Mapping[str, Result], list[TaskTables]]]
 
 
@@ -111,7 +113,7 @@ def _on_every_task(found: Found) -> Table:
             name = f"{suite.name}: {task.task.name}"
             rows += [(name, *row[1:]) for row in task.differences.rows if row[0] == DEFAULT]
     caption = "Difference to cross-entropy in points with 95% interval over samples and seeds, read as described above."
-    return Table("`MR2Loss(num_classes)` on every task", caption, ("task", *heads[1:]), tuple(rows))
+    return Table(f"{DEFAULT} on every task", caption, ("task", *heads[1:]), tuple(rows))
 
 
 def _overview(found: Found) -> Table:
@@ -131,50 +133,52 @@ def _overview(found: Found) -> Table:
 
 
 def _ideas() -> str:
-    """The table of benchmarks/ideas.py, from its results."""
+    """The tables of benchmarks/ideas.py, from its results."""
     runs = [json.loads(line) for line in (HERE / "ideas" / "results.jsonl").open()]
-    by_idea: dict[str, dict[int, np.ndarray]] = {}
+    by_idea: Ideas = {}
     for run in runs:
         by_idea.setdefault(run["idea"], {})[run["seed"]] = np.asarray(run["accuracy"])
     ranking = np.mean(list(by_idea.pop("ranking").values()), axis=0)
     hard = ranking.argsort()[: len(ranking) // 3]
-    plain = by_idea.pop("cross-entropy")
-    rows = []
-    for idea, found in by_idea.items():
-        if idea.startswith(("ten classes", "tail")):
-            continue
-        changes = [found[seed] - plain[seed] for seed in found]
-        cells = (mean_interval([float(c.mean()) for c in part]) for part in (changes, [c[hard] for c in changes]))
-        rows.append((idea, str(len(found)), *(f"{points(mean)} ± {100 * half:.1f}" for mean, half in cells)))
-    rows += _ten_classes(by_idea)
+    rarest = np.arange(len(ranking))[-(len(ranking) // 3) :]  # classes of a tail are numbered from frequent to rare
+    plain = {idea: found for idea, found in by_idea.items() if not idea.startswith(IDEA_SETTINGS)}
+    rows = _against(plain, "", "cross-entropy", hard) + _ten_classes(by_idea)
     caption = (
         "Difference to cross-entropy in points, mean ± half the 95% t-interval over seeds, on 400 unused training images a "
         "class; classes ranked by other runs of cross-entropy. Error here is that of those runs: better knowledge than any "
         "running statistic has. CIFAR-100 embeddings, one hidden layer, 100 samples a class. Repeat "
         "with python benchmarks/ideas.py."
     )
-    table = Table("Ideas on trial", caption, ("idea", "runs", "overall", "hard"), tuple(rows)).render("md", level=2)
-    return table + "\n\n" + _tail(by_idea)
+    probe = "The same without a hidden layer: classes overlap, and more pull takes from the hard ones."
+    tail = (
+        "The same on a long tail, 400 to 4 samples a class, three draws of which classes are rare: difference to logit "
+        "adjustment. The pull on the logit of class j for samples of class y counts by the expression named, of mean 1; by "
+        "rarity is by 1/n_y without regard to the fit."
+    )
+    heads = ("idea", "runs", "overall", "hard")
+    tables = [
+        Table("Ideas on trial", caption, heads, tuple(rows)),
+        Table("On a linear probe", probe, heads, tuple(_against(by_idea, "linear, ", "cross-entropy", hard))),
+    ]
+    for title, prefix, text in (
+        ("On a long tail", "tail, ", tail),
+        ("On a long tail, linear probe", "linear tail, ", "As above, without a hidden layer."),
+    ):
+        found = _against(by_idea, prefix, "logit adjustment", rarest)
+        tables.append(Table(title, text, (*heads[:3], "rarest third"), tuple(found)))
+    return "\n".join(table.render("md", level=2 + (i > 0)) for i, table in enumerate(tables))
 
 
-def _tail(by_idea: dict[str, dict[int, np.ndarray]]) -> str:
-    """The ideas of a long tail against plain logit adjustment; classes are numbered from frequent to rare."""
-    prefix, rows = "tail, ", []
-    adjusted = by_idea[f"{prefix}logit adjustment"]
+def _against(by_idea: Ideas, prefix: str, reference: str, group: np.ndarray) -> list[tuple[str, ...]]:
+    """A row for each idea with the prefix: its difference to the reference overall and in a group of classes."""
+    plain, rows = by_idea[prefix + reference], []
     for idea, found in by_idea.items():
-        if idea.startswith(prefix) and found is not adjusted:
-            changes = [found[seed] - adjusted[seed] for seed in found]
-            parts = (changes, [c[-(len(c) // 3) :] for c in changes])
-            cells = (mean_interval([float(c.mean()) for c in part]) for part in parts)
+        if idea.startswith(prefix) and found is not plain:
+            changes = [found[seed] - plain[seed] for seed in found]
+            cells = (mean_interval([float(c.mean()) for c in part]) for part in (changes, [c[group] for c in changes]))
             name = idea.removeprefix(prefix)
             rows.append((name, str(len(found)), *(f"{points(mean)} ± {100 * half:.1f}" for mean, half in cells)))
-    caption = (
-        "The same on a long tail, 400 to 4 samples a class, three draws of which classes are rare: difference to logit "
-        "adjustment. By rarity, the pull of a class counts by one over its samples, 1 on average over classes."
-    )
-    return Table("On a long tail", caption, ("idea", "runs", "overall", "rarest third"), tuple(rows)).render(
-        "md", level=3
-    )
+    return rows
 
 
 def _geometry(path: Path) -> str:

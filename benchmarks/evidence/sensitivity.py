@@ -6,7 +6,7 @@ The point of departure is the task `mlp` of the suite *embeddings*. Cost: 5 to 6
 
 from __future__ import annotations
 
-from evidence_common import DATA, ERM, MR2, SEEDS, only_on
+from evidence_common import CONSTANT, DATA, ERM, MR2, SEEDS, only_on
 
 from classgap.bench import Suite, Task, Variant
 from classgap.train import TrainConfig
@@ -47,6 +47,7 @@ def suite() -> Suite:
         variants=(
             ERM,
             MR2,
+            CONSTANT,
             *only_on(
                 ("mlp",),
                 Variant("MR² as released, λ=1", "mr2", FEATURES),

@@ -121,11 +121,21 @@ def representation_margin(
     return width / 10 * sum(per_class) / num_classes
 
 
-def logit_scatter(logits, labels):
-    """Mean over samples of half the mean squared distance to the others of the class, 0 for one without any."""
+def logit_scatter(logits, labels, counts=None):
+    """Mean over samples of half the mean squared distance to the others of the class, 0 for one without any.
+
+    With training counts the logit of class c on samples of class y counts by (n_c/n_y)^½, each factor of mean 1 over classes.
+    """
+    counts = np.ones(logits.shape[1]) if counts is None else np.asarray(counts, dtype=float)
+    column, row = (counts**power / (counts**power).mean() for power in (0.5, -0.5))
     total = 0.0
     for i, y in enumerate(labels):
         partners = [j for j, other in enumerate(labels) if other == y and j != i]
         if partners:
-            total += sum(((logits[i] - logits[j]) ** 2).sum() for j in partners) / len(partners) / 2
+            total += row[y] * sum((column * (logits[i] - logits[j]) ** 2).sum() for j in partners) / len(partners) / 2
     return total / len(labels)
+
+
+def fit(scores, labels):
+    """Fourth power of the share of samples whose own class has the largest score."""
+    return np.mean([row.argmax() == y for row, y in zip(scores, labels, strict=True)]) ** 4

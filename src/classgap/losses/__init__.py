@@ -60,8 +60,9 @@ from classgap.losses._information import (
     separation,
 )
 from classgap.losses._margin import EQLLoss, SeesawLoss, equalization_cross_entropy, margin_ce, seesaw_margins
-from classgap.losses._mr2 import MR2Loss, representation_margin
+from classgap.losses._mr2 import MR2Loss
 from classgap.losses._pairs import within_class_pull
+from classgap.losses._representation import representation_margin
 from classgap.losses._reweight import ClassBalancedLoss, FocalLoss, focal_cross_entropy, sigmoid_cross_entropy
 from classgap.losses._robust import FairDROLoss, GroupDROLoss, chi_square_weights
 from classgap.losses._scatter import within_class_scatter

@@ -92,7 +92,7 @@ def hard_label_loss(
     offset: Tensor | None,
     weight_by_gamma: bool,
     reduction: Reduction = "mean",
-    pull: tuple[BatchScatter, float] | None = None,
+    pull: tuple[BatchScatter, Tensor | float] | None = None,
 ) -> Tensor:
     """:func:`gamma_margin_cross_entropy` for class indices, plus a scatter of the same logits times its weight."""
     of_label = gamma.detach().to(logits.dtype).index_select(0, target)
@@ -116,7 +116,7 @@ class _ScaledCrossEntropy(torch.autograd.Function):
         weight: Tensor | None,
         offset: Tensor | None,
         reduction: Reduction,
-        pull: tuple[BatchScatter, float] | None,
+        pull: tuple[BatchScatter, Tensor | float] | None,
     ) -> Tensor:
         scaled = logits * inverse[:, None]
         if offset is not None:
@@ -129,7 +129,7 @@ class _ScaledCrossEntropy(torch.autograd.Function):
         ctx.share = 1 / max(1, len(target)) if reduction == "mean" else 1.0
         ctx.pull = pull
         loss = reduce(losses, reduction)
-        return loss if pull is None else torch.add(loss, pull[0].value, alpha=pull[1])
+        return loss if pull is None else loss + pull[0].value * pull[1]
 
     @staticmethod
     @once_differentiable

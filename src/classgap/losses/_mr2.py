@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -17,8 +17,9 @@ from classgap._checks import InputError, number, one_of
 from classgap.losses._base import ClassLoss
 from classgap.losses._checks import check_finite
 from classgap.losses._gamma import GammaRule, gamma_margin_cross_entropy, hard_label_loss, margins_from_moments
-from classgap.losses._pairs import PAIR_MODES, PairMode, within_class_pull
+from classgap.losses._pairs import PAIR_MODES, PairMode
 from classgap.losses._queue import FeatureQueue, collect_partners
+from classgap.losses._representation import FeatureForm, representation_margin
 from classgap.losses._scatter import BatchScatter, within_class_scatter
 from classgap.registry import Choice, Float, method
 from classgap.stats import (
@@ -32,73 +33,13 @@ from classgap.stats import (
     squared_norms,
     total_scatter,
 )
-from classgap.stats.arrays import as_array, library
+from classgap.stats.collectives import all_reduce_sum
 
-FeatureForm = Literal["paper", "release", "scale_free"]
-Form = Literal["logit", "paper", "release", "scale_free"]
+Form = Literal["fitted", "logit", "paper", "release", "scale_free"]
+_ON_LOGITS: tuple[Form, ...] = ("fitted", "logit")
 Adjust = Literal["outside", "inside", "posthoc"]
 _ENOUGH = 50  # labels a class, on average, before their balance is judged
-
-
-def representation_margin(
-    features: Tensor,
-    target: Tensor,
-    sbar: Tensor,
-    *,
-    form: FeatureForm = "paper",
-    pair: PairMode | None = None,
-    num_classes: int | None = None,
-    total: Tensor | None = None,
-    running_total: Tensor | None = None,
-    temperature: float = 0.5,
-    anchors: tuple[int, int] | None = None,
-    batch: int | None = None,
-    index: Tensor | None = None,
-    pairs: ClassPairs | None = None,
-) -> Tensor:
-    r"""Mean over the batch of how far samples of a class lie apart, beyond twice the average spread.
-
-    .. math:: \ell_i = \ln\Big[1 + \sum_{j\ne i,\,y_j=y_i}\exp\big(\|\phi_i-\phi_j\|^2 - 2\bar s\big)\Big]
-
-    Args:
-        sbar: :math:`\bar s`, average within-class squared deviation, not differentiated.
-        form: ``"paper"`` is eq. (2) on the batch. ``"release"`` is what the authors' code computes: exponents divided by
-            :math:`10 d`, the result times :math:`d/10`, averaged within each class and divided by :math:`K`.
-            ``"scale_free"`` measures distances in units of the total scatter :math:`V` of the batch,
-            :math:`\|\phi_i-\phi_j\|^2/2V - \bar s/\bar V`, so that the weight means the same for every :math:`K, N, d`, and,
-            because :math:`V` is differentiated, shrinking all features together gains nothing.
-        pair: How partners are combined (:func:`within_class_pull`); by default a mean in ``"scale_free"``, else a sum.
-        num_classes: :math:`K`, for ``"release"``.
-        total: :math:`V`, for ``"scale_free"``; by default computed from the anchors.
-        running_total: :math:`\bar V`, to compare :math:`\bar s` with; by default :math:`V`, not differentiated.
-        temperature: Softness of the ``"scale_free"`` form, in units of the total scatter.
-        batch: How many of the rows, the first ones, are the batch; the rest is memory. Default: all.
-        anchors, index, pairs: See :func:`within_class_pull`.
-    Shape:
-        features :math:`(M, d)`, target :math:`(M,)`; returns a scalar.
-    Reference: eq. (2).
-    """
-    start, stop = anchors or (0, features.shape[0])
-    samples = max(1, stop - start)
-    options: dict[str, Any] = {"anchors": anchors, "index": index, "pairs": pairs}
-    if form == "paper":
-        options["weight"] = features.new_full((stop - start,), 1 / samples)
-        return within_class_pull(features, target, 2 * sbar, pair=pair or "sum", **options)
-    if form == "scale_free":
-        total = (total_scatter(features[start:stop]) if total is None else total).clamp_min(1e-12)
-        slack = sbar / ((total if running_total is None else running_total).detach() * temperature)
-        weight = features.new_full((stop - start,), temperature / samples)
-        options |= {"scale": 0.5 / (total * temperature), "weight": weight}
-        return within_class_pull(features, target, slack, pair=pair or "mean", **options)
-    if num_classes is None:
-        raise InputError("form='release' divides by the number of classes: pass num_classes")
-    unit = 10 * features.shape[1]
-    # A mean within each class over K is a mean over samples in which each counts N/(K·b): so it adds up over ranks too.
-    labels = as_array(target)
-    size = library(labels).bincount(labels[:batch], None, num_classes)[labels[start:stop]]
-    weight = (len(labels[:batch]) / num_classes * unit / 100 / samples) / size
-    options |= {"scale": 1 / unit, "weight": weight}
-    return within_class_pull(features, target, as_array(sbar) * (2 / unit), pair=pair or "sum", **options)
+_LETS_GO = 4  # power of the training accuracy by which a fitted pull counts; 2 lets go too late on a linear probe
 
 
 @method(
@@ -110,7 +51,7 @@ def representation_margin(
     space={
         "c_bar": Float(0.5, 4.0, default=1.0, log=True),
         "lam": Float(1e-3, 1.0, default=0.02, log=True),
-        "form": Choice(("logit", "release", "scale_free", "paper"), default="logit"),
+        "form": Choice(("fitted", "logit", "release", "scale_free", "paper"), default="fitted"),
     },
     reduces_to=("cross_entropy", {"gamma_rule": "uniform", "c_bar": 1.0, "lam": 0.0}),
 )
@@ -120,14 +61,14 @@ class MR2Loss(ClassLoss):
     .. math:: L = \tfrac1N\sum_i \ell_{\gamma,\mathrm{ce}}(z_i, y_i) + \lambda\, \ell_{\bar s}(\phi_i, y_i)
 
     A class whose features are large or scattered has to win by more, and samples of one class are drawn together: by default
-    in their logits, :math:`\ell_{\bar s}` being half the mean squared distance to the others of the class in the batch; in the
-    paper in their features, where these are further apart than the average spread. Class statistics are updated from the
-    batch before they are used, while in training mode only.
+    in their logits, :math:`\ell_{\bar s}` being half the mean squared distance to the others of the class in the batch, times the
+    fourth power of the share of the batch that is classified right; in the paper in their features, where these are further
+    apart than the average spread. Class statistics are updated from the batch before they are used, while in training mode only.
 
-    When to use: uneven class accuracy on balanced data, with a network that is trained or fine-tuned; on long tails together
-    with ``class_counts``, which adds logit adjustment.
-    Expect: on balanced data that are fitted completely a gain overall and on the hard third, from the pull; margins of mean 1
-    add little. On long tails, with ``class_counts``, the gains of logit adjustment and a little more.
+    When to use: uneven class accuracy on balanced data, with a network that is trained or fine-tuned, or a linear probe; on
+    long tails together with ``class_counts``, which adds logit adjustment.
+    Expect: on balanced data a gain overall and on the hard third, from the pull, most where training data are fitted
+    completely; margins of mean 1 add little. On long tails, with ``class_counts``, more than logit adjustment alone.
     Pitfalls: on long tails without ``class_counts`` the pull takes from rare classes, and a warning says so. A class needs two
     samples in a batch to be pulled together. ``lam`` does not transfer between forms, and the
     paper's form with the paper's weight can wreck training. A mean margin of 2 acts as a temperature of 2: compare with
@@ -142,17 +83,19 @@ class MR2Loss(ClassLoss):
             have a scale of their own, so the default's weight means the same for every network: 0.006 to 0.06 differ little.
         p: Norm in the margins: 2 for a linear head, 3 for a cosine head (where 2 gives every class the same margin).
         decay: Share of the old class statistics kept when a class appears.
-        form: What is drawn together: ``"logit"`` logits (:func:`within_class_scatter`), else features on the scale of
-            :func:`representation_margin`.
+        form: What is drawn together: ``"logit"`` logits (:func:`within_class_scatter`); ``"fitted"`` the same in so far as the
+            batch is classified right, since where classes overlap a full pull takes from the hard ones; else features on the
+            scale of :func:`representation_margin`.
         pair: How partners are combined; by default a mean in ``"scale_free"``, else a sum.
         spread: Estimator of :math:`\bar s` (see :class:`~classgap.stats.ClassMoments`), or ``"zero"`` for no slack. By default
-            ``"zero"`` with ``form="logit"``, which has none; else ``"pooled"``, and ``"ratio"`` with unequal ``class_counts``,
+            ``"zero"`` between logits, where there is none; else ``"pooled"``, and ``"ratio"`` with unequal ``class_counts``,
             so that frequent classes do not decide it.
         gamma_rule: ``"spread"`` (eq. 1), ``"uniform"`` (:math:`\gamma_k=\bar c`), or ``"imbalanced"``.
         weight_by_gamma: Multiply each sample's loss by its margin, leaving boundaries of overlapping classes in place.
-        class_counts: Training counts; adds the logit adjustment :math:`\tau\log\pi` for imbalanced data. In ``form="logit"``
-            the pull of a class then counts by :math:`1/n_k` (mean 1 over classes): alike for all samples, it would hold back
-            the large logits with which rare classes make up for their prior.
+        class_counts: Training counts; adds the logit adjustment :math:`\tau\log\pi` for imbalanced data. The logit of class
+            :math:`j` on samples of class :math:`y` is then pulled by :math:`(n_j/n_y)^{1/2}`, in ``form="logit"`` by
+            :math:`1/n_y` (of mean 1): alike for all, the pull would hold back the large logits with which rare classes
+            make up for their prior.
         tau: Strength of that adjustment.
         adjust: ``"outside"`` :math:`z/\gamma_y + \tau\log\pi`, ``"inside"`` :math:`(z+\tau\log\pi)/\gamma_y`, or ``"posthoc"``:
             train without and let :meth:`scores` subtract it.
@@ -173,6 +116,7 @@ class MR2Loss(ClassLoss):
 
     total: Tensor | None
     pull_weight: Tensor | None
+    column_weight: Tensor | None
 
     def __init__(
         self,
@@ -182,7 +126,7 @@ class MR2Loss(ClassLoss):
         *,
         p: float = 2.0,
         decay: float = 0.9,
-        form: Form = "logit",
+        form: Form = "fitted",
         pair: PairMode | None = None,
         spread: Spread | Literal["zero"] | None = None,
         gamma_rule: GammaRule = "spread",
@@ -207,7 +151,8 @@ class MR2Loss(ClassLoss):
             one_of("spread", spread, (*SPREADS, "zero"))
         if gamma_rule == "imbalanced" and class_counts is None:
             raise InputError("gamma_rule='imbalanced' needs class_counts, the number of training samples of each class")
-        if form == "logit" and (queue or pair is not None):
+        on_logits = form in _ON_LOGITS
+        if on_logits and (queue or pair is not None):
             given = "queue" if queue else "pair"
             raise InputError(f"{given} is for pulls between features: choose form='release', 'scale_free' or 'paper'")
         if queue and num_features is None:
@@ -222,16 +167,30 @@ class MR2Loss(ClassLoss):
             num_classes, p=p, decay=decay, spread=self._estimator(spread), num_features=num_features
         )
         self.register_buffer("total", torch.zeros(2) if form == "scale_free" else None)
-        rarity = None if self.class_counts is None or form != "logit" else self.class_counts.reciprocal()
-        self.register_buffer("pull_weight", None if rarity is None else rarity / rarity.mean(), persistent=False)
+        of_class, of_column = self._pull_weights()
+        self.register_buffer("pull_weight", of_class, persistent=False)
+        self.register_buffer("column_weight", of_column, persistent=False)
         self.queue = FeatureQueue(num_classes, queue, num_features) if queue and num_features else None
-        watch = class_counts is None and form == "logit" and self.lam > 0
+        watch = class_counts is None and on_logits and self.lam > 0
         self._seen = np.zeros(num_classes, np.int64) if watch else None
         self._wait = _ENOUGH * num_classes
 
+    def _pull_weights(self) -> tuple[Tensor | None, Tensor | None]:
+        r"""How much the pull of a class, and in it the logit of each class, counts; of mean 1, none if all alike.
+
+        A sample of class y is not to vary in the logit of class j as :math:`(n_j/n_y)^{1/2}`: alike for all, the pull holds
+        back the logits of rare classes, which have little gradient of their own to grow by.
+        """
+        counts = self.class_counts
+        if counts is None or self.form not in _ON_LOGITS or bool((counts == counts[0]).all()):
+            return None, None
+        if self.form == "logit":
+            return counts.reciprocal() / counts.reciprocal().mean(), None
+        return counts.rsqrt() / counts.rsqrt().mean(), counts.sqrt() / counts.sqrt().mean()
+
     def _estimator(self, spread: Spread | Literal["zero"] | None) -> Spread | None:
         """The estimator of the spread; none where there is no slack."""
-        if spread == "zero" or (spread is None and self.form == "logit"):
+        if spread == "zero" or (spread is None and self.form in _ON_LOGITS):
             return None
         balanced = self.class_counts is None or bool((self.class_counts == self.class_counts[0]).all())
         return spread or ("pooled" if balanced else "ratio")
@@ -257,25 +216,39 @@ class MR2Loss(ClassLoss):
         check_finite(features, norms)
         # One sort of the labels, and one set of distances, serve the statistics and the pull.
         if not torch.compiler.is_compiling():
-            if self.lam and self.form != "logit":
+            if self.lam and self.form not in _ON_LOGITS:
                 pairs = class_pairs(features.detach(), label)
             runs = class_runs(label) if pairs is None else pairs.runs
         if self.updating:
             self.moments.update(features, label, norms=norms, runs=runs, pairs=pairs)
             self._watch_balance(label)
         gather = self.gather and self.training
-        if self.lam and self.form == "logit" and target.dim() == 1 and runs is not None and not gather:
+        if self.lam and self.form in _ON_LOGITS and target.dim() == 1 and runs is not None and not gather:
             return self._margin_and_scatter(logits, target, runs)
         logit = self._logit_margin(logits, target)
         if not self.lam:
             self.last = {"logit": logit.detach(), "rep": torch.zeros_like(logit)}
             return logit
-        if self.form == "logit":
-            rep = within_class_scatter(logits, label, class_weight=self.pull_weight, across_ranks=gather)
+        if self.form == "fitted" or self.form == "logit":
+            of = {"class_weight": self.pull_weight, "column_weight": self.column_weight}
+            rep = within_class_scatter(logits, label, **of, across_ranks=gather) * self._fit(logits, label, gather)
         else:
             rep = self._representation_margin(self.form, features, label, index, pairs)
         self.last = {"logit": logit.detach(), "rep": rep.detach()}
         return torch.add(logit, rep, alpha=self.lam)
+
+    def _fit(self, logits: Tensor, label: Tensor, across_ranks: bool = False) -> Tensor | float:
+        """By how much the pull between logits counts: fitted, it lets go of a batch in so far as that is classified wrong."""
+        if self.form == "logit":
+            return 1.0
+        scores, offset = self._adjusted(logits.detach())
+        if offset is not None:
+            scores = scores + offset
+        right = (scores.gather(1, label[:, None])[:, 0] >= scores.amax(1)).sum()
+        samples = right.new_tensor(len(label))
+        if across_ranks:
+            right, samples = all_reduce_sum(right, samples)
+        return (right / samples.clamp_min(1)).to(logits.dtype).pow(_LETS_GO)
 
     def _watch_balance(self, label: Tensor) -> None:
         """Says once that the labels are imbalanced, when enough have been seen and nobody gave counts."""
@@ -299,10 +272,12 @@ class MR2Loss(ClassLoss):
 
     def _margin_and_scatter(self, logits: Tensor, target: Tensor, runs: ClassRuns) -> Tensor:
         """Both terms in one step, for class indices on one device: the same value with one gradient instead of two."""
-        scatter = BatchScatter.of(logits, runs, self.pull_weight)
+        scatter = BatchScatter.of(logits, runs, self.pull_weight, self.column_weight)
+        fit = self._fit(logits, target)
         logits, offset = self._adjusted(logits)
-        loss = hard_label_loss(logits, target, self.gamma, offset, self.weight_by_gamma, pull=(scatter, self.lam))
-        self.last = {"logit": torch.sub(loss.detach(), scatter.value, alpha=self.lam), "rep": scatter.value}
+        loss = hard_label_loss(logits, target, self.gamma, offset, self.weight_by_gamma, pull=(scatter, self.lam * fit))
+        rep = scatter.value * fit
+        self.last = {"logit": torch.sub(loss.detach(), rep, alpha=self.lam), "rep": rep}
         return loss
 
     def _logit_margin(self, logits: Tensor, target: Tensor) -> Tensor:
