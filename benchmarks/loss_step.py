@@ -88,7 +88,7 @@ def measure_losses(budget: float) -> list[dict[str, object]]:
             return run
 
         steps = {"cross-entropy": step(lambda z=logits, y=target: F.cross_entropy(z, y))}
-        for form in ("logit", "release", "scale_free", "paper"):
+        for form in ("fitted", "logit", "release", "scale_free", "paper"):
             criterion = MR2Loss(classes, form=form)
             steps[f"mr2 {form}"] = step(lambda c=criterion, z=logits, y=target, x=features: c(z, y, features=x))
         if width == 512:

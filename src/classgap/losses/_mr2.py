@@ -33,6 +33,7 @@ from classgap.stats import (
     squared_norms,
     total_scatter,
 )
+from classgap.stats.arrays import as_array
 from classgap.stats.collectives import all_reduce_sum
 
 Form = Literal["fitted", "logit", "paper", "release", "scale_free"]
@@ -244,11 +245,12 @@ class MR2Loss(ClassLoss):
         scores, offset = self._adjusted(logits.detach())
         if offset is not None:
             scores = scores + offset
-        right = (scores.gather(1, label[:, None])[:, 0] >= scores.amax(1)).sum()
-        samples = right.new_tensor(len(label))
+        own, best = scores.gather(1, label[:, None])[:, 0], scores.amax(1)
         if across_ranks:
-            right, samples = all_reduce_sum(right, samples)
-        return (right / samples.clamp_min(1)).to(logits.dtype).pow(_LETS_GO)
+            right, samples = all_reduce_sum((own >= best).sum(), label.new_tensor(len(label)))
+            return (right / samples).to(logits.dtype) ** _LETS_GO
+        share: Tensor | float = (as_array(own) >= as_array(best)).sum() / max(1, len(label))
+        return share**_LETS_GO
 
     def _watch_balance(self, label: Tensor) -> None:
         """Says once that the labels are imbalanced, when enough have been seen and nobody gave counts."""
