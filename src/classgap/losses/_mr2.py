@@ -81,7 +81,8 @@ class MR2Loss(ClassLoss):
             logits by about 2, which slows a short training down (see ``weight_by_gamma``).
         lam: Weight :math:`\lambda` of the representation margin; 0 turns it off. Values do not transfer between forms: the
             paper's 0.5 goes with ``form="paper"`` and wrecks training in a batch, 0.1 with the release's scaling is mild. Logits
-            have a scale of their own, so the default's weight means the same for every network: 0.006 to 0.06 differ little.
+            have a scale of their own, so the default's weight means the same for every network: where training data are
+            fitted completely, 0.006 to 0.06 differ little.
         p: Norm in the margins: 2 for a linear head, 3 for a cosine head (where 2 gives every class the same margin).
         decay: Share of the old class statistics kept when a class appears.
         form: What is drawn together: ``"logit"`` logits (:func:`within_class_scatter`); ``"fitted"`` the same in so far as the

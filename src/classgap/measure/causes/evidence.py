@@ -154,8 +154,8 @@ def _word_confusion(outcome: Outcome, k: int, partners: list[int], p_value: floa
     else:
         remedy = (
             "Both lose to each other, so an offset (`classgap fix`) would only trade one for the other: train features that "
-            "tell them apart (`MR2Loss`, sharper inputs, more samples of the pair), or merge the two if the difference "
-            "does not matter."
+            "tell them apart (`MR2Loss`, AutoAugment if these are images and the network is large enough, sharper inputs, more "
+            "samples of the pair), or merge the two if the difference does not matter."
         )
     return Cause("confused", float(there / errors[k]), p_value, sentence, remedy, classes=tuple(partners))
 
@@ -202,8 +202,8 @@ def scatter(outcome: Outcome, spread: Spread) -> Evidence:
             )
         )
         remedy = (
-            "Train with `MR2Loss`, which gives scattered classes larger margins and pulls their samples together, and with "
-            "stronger augmentation; look whether the class mixes several kinds of things."
+            "Train with `MR2Loss`, which draws the samples of a class together, and images with AutoAugment if the network is "
+            "large enough for it (`classgap methods autoaugment`); look whether the class mixes several kinds of things."
         )
         return Cause("scattered", float(ratio[k]), float(p_values[k]), sentence, remedy)
 
