@@ -31,8 +31,8 @@ _HOMES: Mapping[Kind, str] = MappingProxyType(
         "optimizer": "classgap.optim",
         "sampler": "classgap.samplers",
         "stage": "classgap.train.stages",
-        "augmentation": "classgap.data.augment",
-        "mix": "classgap.data.mixing",
+        "augmentation": "classgap.data",
+        "mix": "classgap.data",
     }
 )
 

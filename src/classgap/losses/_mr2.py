@@ -180,8 +180,8 @@ class MR2Loss(ClassLoss):
     def _pull_weights(self) -> tuple[Tensor | None, Tensor | None]:
         r"""How much the pull of a class, and in it the logit of each class, counts; of mean 1, none if all alike.
 
-        A sample of class y is not to vary in the logit of class j as :math:`(n_j/n_y)^{1/2}`: alike for all, the pull holds
-        back the logits of rare classes, which have little gradient of their own to grow by.
+        How samples of class y vary in the logit of class j counts by :math:`(n_j/n_y)^{1/2}`: alike for all, the pull holds back
+        the logits of rare classes, which have little gradient of their own to grow by.
         """
         counts = self.class_counts
         if counts is None or self.form not in _ON_LOGITS or bool((counts == counts[0]).all()):
