@@ -53,13 +53,10 @@ Ideas = dict[str, dict[int, np.ndarray]]
 Found = list[tuple[Suite, Mapping[str, Result], list[TaskTables]]]
 
 
-def main() -> None:
-    """Write both pages and the pictures."""
+def pages() -> dict[str, str]:
+    """The text of both pages by file name; draws the pictures too."""
     found = _found()
-    pages = {"evidence.md": summary(found), "evidence_runs.md": "\n".join([RUNS_HEAD, *(_section(*f) for f in found)])}
-    for name, text in pages.items():
-        (DOCS / name).write_text(text)
-        print(f"written: {DOCS / name}")
+    return {"evidence.md": summary(found), "evidence_runs.md": "\n".join([RUNS_HEAD, *(_section(*f) for f in found)])}
 
 
 def summary(found: Found) -> str:
@@ -259,4 +256,6 @@ def _settings(config: TrainConfig) -> list[str]:
 
 
 if __name__ == "__main__":
-    main()
+    for name, text in pages().items():
+        (DOCS / name).write_text(text)
+        print(f"written: {DOCS / name}")
