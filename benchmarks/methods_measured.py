@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 from classgap.bench import Variant, load_suite, read_results
@@ -45,27 +46,26 @@ def results_hash() -> str:
 def main() -> None:
     """The field on features for every method; of the suites on images only augmentation."""
     field = load_suite(str(results_of(FIELD).with_suffix(".py")))
-    tasks = {task.name: task.note for task in field.tasks}
     figures: dict[str, dict[str, dict[str, object]]] = {}
     for name in (FIELD, *IMAGES):
-        suite = load_suite(str(results_of(name).with_suffix(".py")))
-        owners = {
-            v.name: owner for v in suite.variants if (owner := card_of(v)) and (name == FIELD or _alters_images(owner))
-        }
-        for table in suite_tables(suite, read_results([results_of(name)]), only=[f"*/{variant}" for variant in owners]):
-            task = table.task.name if name == FIELD else f"{name}, {table.task.name}"
-            for row in table.rows:
-                if row.variant.name in owners:
-                    kind, method = owners[row.variant.name]
-                    entry = {"runs": len(row.seeds), "diverged": row.diverged}
-                    entry |= _differences(table.comparisons.get(row.variant.name))
-                    figures.setdefault(kind, {}).setdefault(method, {})[task] = entry
+        for (kind, method), task, entry in _entries(name):
+            figures.setdefault(kind, {}).setdefault(method, {})[task] = entry
+    tasks = {task.name: task.note for task in field.tasks}
     about = {"results": results_hash(), "seeds": len(field.seeds), "tasks": tasks, "figures": figures}
     FIGURES.write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n")
 
 
-def _alters_images(owner: tuple[str, str]) -> bool:
-    return owner[0] in ("augmentation", "mix")
+def _entries(name: str) -> Iterator[tuple[tuple[str, str], str, dict[str, object]]]:
+    """Card, task and figures of every variant of a suite that has a card."""
+    suite = load_suite(str(results_of(name).with_suffix(".py")))
+    found = {variant.name: card_of(variant) for variant in suite.variants}
+    cards = {v: card for v, card in found.items() if card and (name == FIELD or card[0] in ("augmentation", "mix"))}
+    for table in suite_tables(suite, read_results([results_of(name)]), only=[f"*/{variant}" for variant in cards]):
+        task = table.task.name if name == FIELD else f"{name}, {table.task.name}"
+        for row in table.rows:
+            if (card := cards.get(row.variant.name)) is not None:
+                runs = {"runs": len(row.seeds), "diverged": row.diverged}
+                yield card, task, runs | _differences(table.comparisons.get(row.variant.name))
 
 
 def _differences(found: Comparison | None) -> dict[str, str]:

@@ -24,7 +24,7 @@ KINDS: dict[registry.Kind, tuple[str, str, str]] = {
         "data.augment",
         "what is done to each image, several in their order: `data.augment=crop,flip,autoaugment`",
     ),
-    "mix": ("Mixing", "mix", "what is done to the images of a batch together"),
+    "mix": ("Mixing", "mix", "what is done to the samples of a batch together"),
     "optimizer": ("Around the optimiser", "wrapper", "two passes a step, with any loss"),
     "posthoc": ("After training", "", "on scores in a file: `classgap fix`, `classgap.posthoc`"),
 }

@@ -1,7 +1,7 @@
-"""Frozen CIFAR-100 embeddings, 100 training samples a class: what does each part of MR² do?
+"""Frozen CIFAR-100 embeddings, 100 training samples a class and long tails: what does each part of MR² do?
 
     classgap bench benchmarks/evidence/embeddings.py
-Cost: 220 runs, 7 to 25 seconds each on one core.
+Cost: 290 runs, 7 to 25 seconds each on one core.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def cutout(images: Tensor, uniform: Tensor, fill: Sequence[float]) -> Tensor:
     When to use: large networks and long training, beside ``crop`` and ``flip``; published with ResNet-18 and Wide ResNets.
     Expect: on balanced data higher training error and, published, lower test error; on tails nothing particular to rare
     classes. Not measured here.
-    Pitfalls: small or briefly trained networks lose; a class known by one small detail may lose that detail.
+    Pitfalls: small or briefly trained networks may lose; a class known by one small detail may lose that detail.
     """
     height, width = images.shape[2:]
     half = height // 4
@@ -77,8 +77,8 @@ def autoaugment(images: Tensor, uniform: Tensor) -> Tensor:
     """AutoAugment with the policies found on CIFAR-10: one of 25 pairs of colour and geometry changes for each image.
 
     When to use: natural images, few of them, and a network with the capacity and the epochs to use the variety.
-    Expect: on balanced data a larger change than any loss makes, in either direction; on tails (not measured here) it has no
-    preference for rare classes, so add a method that has.
+    Expect: on balanced data a change of some points, in either direction; on tails (not measured here) it has no preference for
+    rare classes, so add a method that has.
     Pitfalls: a small or briefly trained network loses. Compare losses with the same augmentation on both sides: published gains
     of a loss may be those of the policy.
     """

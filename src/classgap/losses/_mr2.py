@@ -184,18 +184,20 @@ class MR2Loss(ClassLoss):
         the logits of rare classes, which have little gradient of their own to grow by.
         """
         counts = self.class_counts
-        if counts is None or self.form not in _ON_LOGITS or bool((counts == counts[0]).all()):
+        if counts is None or self._is_balanced or self.form not in _ON_LOGITS:
             return None, None
-        if self.form == "logit":
-            return counts.reciprocal() / counts.reciprocal().mean(), None
-        return counts.rsqrt() / counts.rsqrt().mean(), counts.sqrt() / counts.sqrt().mean()
+        rarity, frequency = counts ** (-1.0 if self.form == "logit" else -0.5), counts**0.5
+        return rarity / rarity.mean(), None if self.form == "logit" else frequency / frequency.mean()
+
+    @property
+    def _is_balanced(self) -> bool:
+        return self.class_counts is None or bool((self.class_counts == self.class_counts[0]).all())
 
     def _estimator(self, spread: Spread | Literal["zero"] | None) -> Spread | None:
         """The estimator of the spread; none where there is no slack."""
         if spread == "zero" or (spread is None and self.form in _ON_LOGITS):
             return None
-        balanced = self.class_counts is None or bool((self.class_counts == self.class_counts[0]).all())
-        return spread or ("pooled" if balanced else "ratio")
+        return spread or ("pooled" if self._is_balanced else "ratio")
 
     @property
     def gamma(self) -> Tensor:
