@@ -101,12 +101,15 @@ def test_reference_ranking_is_that_of_before_unless_given():
         (np.linspace(-0.35, 0.35, 9), "traded"),
         (np.full(9, -0.2), "worse"),
         (np.r_[np.full(6, 0.12), np.zeros(3)], "not_hard"),
+        (np.r_[np.full(6, 0.12), np.full(3, 0.015)], "likely_hard"),
+        (np.r_[np.full(3, 0.12), np.zeros(3), np.full(3, -0.04)], "elsewhere"),
         (np.r_[np.full(3, 0.2), np.full(3, 0), np.full(3, -0.2)], "widened"),
         (np.full(9, 0.15), "better"),
     ],
 )
 def test_verdicts(change, kind):
-    accuracy = np.linspace(0.8, 0.5, 9) if kind in ("better", "not_hard", "widened") else ACCURACY
+    room = ("better", "likely_hard", "not_hard", "elsewhere", "widened")
+    accuracy = np.linspace(0.8, 0.5, 9) if kind in room else ACCURACY
     y_true = np.repeat(np.arange(9), 300)
     before, after = pair(np.clip(accuracy + change, 0, 1), y_true=y_true, accuracy=accuracy)
     verdict = compare(before, after).verdict

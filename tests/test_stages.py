@@ -165,6 +165,8 @@ def test_three_stages_train_all_then_body_then_head(tmp_path: Path) -> None:
     [
         (["method=crt"], "crt goes around any method; set stage=crt"),
         (["method=sam"], "set wrapper=sam"),
+        (["method=mixup"], "set mix=mixup"),
+        (["method=cutout"], "set data.augment=cutout"),
         (["stage=jt"], "did you mean 'jtt'"),
         (["stage=jtt", "stage.faktor=3"], "did you mean 'factor'"),
         (["stage=crt", "method=ncl"], "method ncl trains several"),
@@ -174,7 +176,8 @@ def test_three_stages_train_all_then_body_then_head(tmp_path: Path) -> None:
         (["sampler=class_blanced"], "did you mean 'class_balanced'"),
         (["wrapper=sma"], "did you mean 'sam'"),
         (["mix=mix"], "did you mean 'mixup'"),
-        (["mix=mixup", "mix.alpha=-1"], "mix.alpha"),
+        (["mix=mixup", "mix.alpha=-1"], "alpha must be"),
+        (["mix=mixup", "mix.alfa=1"], "did you mean 'alpha'"),
         (["method=gml", "teacher=nowhere"], "must be the folder of a finished run"),
     ],
 )
@@ -191,7 +194,7 @@ def test_rectangles_need_images(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     arrays = {"x_train": rng.normal(size=(40, 5)), "y_train": np.arange(40) % 4}
     np.savez(tmp_path / "d.npz", **arrays, x_test=arrays["x_train"], y_test=arrays["y_train"])
-    with pytest.raises(InputError, match="holds vectors; set mix=mixup"):
+    with pytest.raises(InputError, match="use mixup for vectors"):
         run(tmp_path / "run", f"data=npz:{tmp_path / 'd.npz'}", "data.per_class=none", "mix=cutmix")
 
 

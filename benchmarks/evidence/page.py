@@ -5,6 +5,7 @@ python benchmarks/evidence/page.py
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,7 @@ DOCS = HERE.parents[1] / "docs"
 SUITES = ("cifar10", "cifar100", "fashion", "embeddings", "sensitivity", "digits", "field")
 RULE = RULES["last"]
 DEFAULT = "MR² (default)"
+RIVALS = ("logit adjustment", "squeeze logits, weight 0.01", "label smoothing 0.1")
 TSNE = {"cross_entropy": "ce", DEFAULT: "mr2"}
 HEAD = """\
 # Evidence
@@ -68,7 +70,9 @@ def summary(found: Found) -> str:
         for name, c in t.comparisons.items()
     }
     parts = [HEAD.format(rule=RULE.meaning), _filled((HERE / "findings.md").read_text(), every)]
-    parts += [table.render("md", level=2) for table in (_on_every_task(found), _overview(found))]
+    parts += [
+        table.render("md", level=2) for table in (_on_every_task(found), _against_rivals(found), _overview(found))
+    ]
     parts.append(_pictures(figures.draw(found)))
     parts += [_geometry(path) for path in sorted(HERE.glob("*_geometry.json"))]
     parts.append(_ideas())
@@ -102,19 +106,49 @@ def _filled(text: str, comparisons: Mapping[str, Comparison]) -> str:
 
 
 def _on_every_task(found: Found) -> Table:
-    """The default against the reference, a row for each task; the columns are those of every table of differences."""
-    rows, heads = [], ("variant",)
-    for suite, _, tables in found:
-        for task in tables:
-            heads = task.differences.heads
-            name = f"{suite.name}: {task.task.name}"
-            rows += [(name, *row[1:]) for row in task.differences.rows if row[0] == DEFAULT]
+    """The default against the reference, a row for each task."""
+    rows = [row for suite, _, tables in found for row in _rows_of_default(suite, tables)]
     caption = "Difference to cross-entropy in points with 95% interval over samples and seeds, read as described above."
-    return Table(f"{DEFAULT} on every task", caption, ("task", *heads[1:]), tuple(rows))
+    return Table(f"{DEFAULT} on every task", caption, ("task", *_heads(found)), tuple(rows))
+
+
+def _against_rivals(found: Found) -> Table:
+    """The default against what one would try first, wherever both were run."""
+    rows = []
+    for rival in RIVALS:
+        for suite, results, _ in found:
+            if rival in {variant.name for variant in suite.variants}:
+                turned = dataclasses.replace(suite, reference=rival)
+                tables = suite_tables(turned, results, rule=RULE, only=[f"*/{DEFAULT}"])
+                rows += [(rival, *row) for row in _rows_of_default(turned, tables)]
+    caption = (
+        "Difference of the default to the method named first, which here is the reference and ranks the classes; else as above. "
+        "*Squeeze logits* is the pull without classes: a price on large logits."
+    )
+    return Table(f"{DEFAULT} against others directly", caption, ("against", "task", *_heads(found)), tuple(rows))
+
+
+def _rows_of_default(suite: Suite, tables: Sequence[TaskTables]) -> list[tuple[str, ...]]:
+    return [
+        (f"{suite.name}: {table.task.name}", *row[1:])
+        for table in tables
+        for row in table.differences.rows
+        if row[0] == DEFAULT
+    ]
+
+
+def _heads(found: Found) -> tuple[str, ...]:
+    """The columns of every table of differences, but for the variant."""
+    return tuple(found[0][2][0].differences.heads[1:])
 
 
 def _overview(found: Found) -> Table:
-    kinds = (("closed", "better", "better_hard"), ("not_hard",), ("traded", "widened"), ("worse",))
+    kinds = (
+        ("closed", "better", "better_hard"),
+        ("likely_hard", "not_hard", "elsewhere"),
+        ("traded", "widened"),
+        ("worse",),
+    )
     rows = []
     for suite, _, tables in found:
         for task in tables:
@@ -122,7 +156,7 @@ def _overview(found: Found) -> Table:
             cells = ("; ".join(n for n, kind in verdicts.items() if kind in group) or "–" for group in kinds)
             noise = sum(kind == "noise" for kind in verdicts.values())
             rows.append((f"{suite.name}: {task.task.name}", *cells, str(noise)))
-    heads = ("task", "better on hard, no cost seen", "better, but not shown on hard", "traded", "worse", "within noise")
+    heads = ("task", "better on hard, no cost seen", "better, not sure on hard", "traded", "worse", "within noise")
     caption = (
         "Verdicts of classgap compare against the reference, from evidence_runs.md; the last column counts variants."
     )

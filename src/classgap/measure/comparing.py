@@ -240,7 +240,9 @@ TITLES = {
     "better": "Better everywhere",
     "better_hard": "Better on the hard classes without cost",
     "traded": "Traded easy for hard",
+    "likely_hard": "Better, probably on the hard classes too",
     "not_hard": "Better, but not shown on the hard classes",
+    "elsewhere": "Better on easier classes only",
     "widened": "Traded hard for easy",
     "worse": "Worse",
     "noise": "Within noise",
@@ -266,7 +268,8 @@ def _verdict(
     elif "hard" in down and up:
         kind = "widened"
     elif up and not down:
-        kind = "not_hard"
+        hard = thirds["hard"].at(confidence)
+        kind = "elsewhere" if "overall" not in up or hard.high < 0 else "likely_hard" if hard.low > 0 else "not_hard"
     else:
         kind = "worse" if down else "noise"
     shown = {name: pooled.at(confidence) for name, pooled in judged.items()}

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from classgap.train.config import (
     DataConfig,
     MethodConfig,
-    MixConfig,
     ModelConfig,
     OptimConfig,
     PartConfig,
@@ -31,7 +30,6 @@ _LAZY = {
 __all__ = [
     "DataConfig",
     "MethodConfig",
-    "MixConfig",
     "ModelConfig",
     "OptimConfig",
     "PartConfig",

@@ -18,7 +18,7 @@ from classgap.heads import CosineHead, FeatureTap, find_head, replace_head
 from classgap.losses import ClassLoss
 from classgap.models import Experts, build_model
 from classgap.samplers import EpochSampler
-from classgap.train.config import MixConfig, OptimConfig, PartConfig, TrainConfig
+from classgap.train.config import OptimConfig, PartConfig, TrainConfig
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,13 @@ class Network:
 def declared_loss(config: TrainConfig) -> registry.Method:
     """What is known of the method; the name of something else is an error that says where it belongs."""
     name = config.method.name
-    sections: dict[registry.Kind, str] = {"stage": "stage", "sampler": "sampler", "optimizer": "wrapper"}
+    sections: dict[registry.Kind, str] = {
+        "stage": "stage",
+        "sampler": "sampler",
+        "optimizer": "wrapper",
+        "mix": "mix",
+        "augmentation": "data.augment",
+    }
     if name not in {m.name for m in registry.methods("loss")}:
         for kind, section in sections.items():
             if name in {m.name for m in registry.methods(kind)}:
@@ -88,19 +94,19 @@ def build_order(config: TrainConfig, data: TrainingData) -> EpochSampler:
     return order
 
 
-def build_mix(config: MixConfig, data: TrainingData) -> Mix | None:
+def build_mix(config: PartConfig, data: TrainingData) -> Mix | None:
     """How the samples of a batch are mixed, if they are."""
     if config.name == "none":
         return None
-    if config.name == "cutmix" and len(data.in_shape) != 3:
-        raise InputError(f"mix=cutmix needs images, but {data.name} holds vectors; set mix=mixup")
-    function = registry.get("mix", config.name).cls
-    strength = {} if config.alpha is None else {"alpha": config.alpha}
+    spec = registry.get("mix", config.name)
 
     def mix(inputs: Tensor, target: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-        mixed: tuple[Tensor, Tensor] = function(inputs, target, data.num_classes, rng, **strength)
+        given = {"inputs": inputs, "target": target, "num_classes": data.num_classes, "rng": rng}
+        mixed: tuple[Tensor, Tensor] = spec.build(**given, **config.params)
         return mixed
 
+    # What does not fit the data or the method should say so before the training starts.
+    mix(torch.zeros(2, *data.in_shape), torch.zeros(2, dtype=torch.long), np.random.default_rng(0))
     return mix
 
 

@@ -55,14 +55,6 @@ class PartConfig:
 
 
 @dataclass(frozen=True)
-class MixConfig:
-    """Mixing of samples within a batch, see :func:`classgap.data.mixup`; ``alpha`` as published where it is not given."""
-
-    name: Literal["none", "mixup", "cutmix"] = "none"
-    alpha: float | None = None
-
-
-@dataclass(frozen=True)
 class OptimConfig:
     """Optimiser. ``accumulate`` cuts a batch into that many pieces; ``clip`` bounds the gradient norm, 0 for no bound."""
 
@@ -116,7 +108,7 @@ class TrainConfig:
     optim: OptimConfig = OptimConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     sampler: PartConfig = PartConfig()
-    mix: MixConfig = MixConfig()
+    mix: PartConfig = PartConfig()
     wrapper: PartConfig = PartConfig()
     stage: PartConfig = PartConfig()
     teacher: str | None = None
@@ -147,8 +139,6 @@ class TrainConfig:
         number("optim.lr", self.optim.lr, low=0, open_low=True)
         number("data.val_fraction", self.data.val_fraction, low=0, high=0.9)
         number("data.imbalance", self.data.imbalance, low=1)
-        if self.mix.alpha is not None:
-            number("mix.alpha", self.mix.alpha, low=0)
         if self.schedule.name == "step" and not self.schedule.milestones:
             raise InputError("schedule.name=step needs schedule.milestones, the epochs to cut at, e.g. 60,80")
         if self.schedule.warmup >= self.epochs:
