@@ -43,6 +43,18 @@ def test_strength_zero_changes_no_prediction_on_balanced_data() -> None:
     np.testing.assert_array_equal(dial.predict(scores), scores.argmax(1))
 
 
+def test_a_prior_is_taken_out_once() -> None:
+    """Calibrated scores plus the log of a long-tailed prior are moved back; the scores without it stay where they are."""
+    scores, y = uneven_task()
+    counts = np.array([500, 200, 80, 30, 12, 5])
+    carrying = scores + np.log(counts)
+    for given in (scores, carrying):
+        dial = GapDial(strength=0.0, ridge=1.0).fit(given, y, class_counts=counts)
+        agree = (dial.predict(given) == scores.argmax(1)).mean()
+        assert agree > 0.97
+    assert (carrying.argmax(1) == scores.argmax(1)).mean() < 0.8
+
+
 def test_offsets_minimise_the_reference_objective() -> None:
     scores, y = uneven_task(per_class=20)
     offsets = contest(scores, y).offsets(2.0, 1.0)

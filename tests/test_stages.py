@@ -140,9 +140,30 @@ def test_a_fitted_stage_sees_augmented_samples_as_often_as_asked(tmp_path: Path)
     settings = [*SMALL, "data.augment=crop", "stage=marc", "stage.passes=3", "epochs=1"]
     trainer: Any = start(TrainConfig().override(settings), tmp_path, accelerator="cpu")
     trainer.run()
-    scores, _, y = trainer._evidence()
+    scores, _, y = trainer._seen(3)
     assert len(y) == 3 * 130
     assert not torch.equal(scores[:130].sort(0).values, scores[130:260].sort(0).values)
+
+
+@pytest.mark.parametrize("method", ["cross_entropy", "mr2"])
+def test_the_dial_is_fitted_to_the_validation_set_and_served_by_the_network(tmp_path: Path, method: str) -> None:
+    settings = ["stage=gap_dial", "stage.strength=3", "stage.ridge=0.1", f"method={method}", *LONG_TAIL]
+    result = run(tmp_path, *settings)
+    with np.load(tmp_path / "stage1" / "predictions_val.npz") as held_out:
+        counts = {"class_counts": held_out["train_counts"]}
+        dial = posthoc.GapDial(strength=3.0, ridge=0.1).fit(held_out["scores"], held_out["y_true"], **counts)
+    with np.load(tmp_path / "stage1" / "predictions_test.npz") as before:
+        np.testing.assert_allclose(dial.transform(before["scores"]), result.test.scores, rtol=1e-3, atol=1e-3)
+        assert not np.array_equal(before["y_pred"], result.test.y_pred)
+    final = weights(tmp_path)
+    served = result.test.features @ final["3.weight"].T.numpy() + final["3.bias"].numpy()
+    np.testing.assert_allclose(served, result.test.scores, rtol=1e-3, atol=1e-3)
+
+
+def test_the_dial_says_that_it_needs_held_out_samples(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"set data\.val_fraction above 0"):
+        run(tmp_path / "run", "stage=gap_dial", "data.val_fraction=0")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_probe_trains_the_head_and_nothing_else(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from evidence_common import (
     AUTOAUGMENT,
     CONSTANT,
     DATA,
+    DIALLED,
     ERM,
     MR2,
     ON_LOGITS,
@@ -58,6 +59,7 @@ def suite() -> Suite:
                 Variant("MR² (default) + AutoAugment", "mr2", settings=(AUTOAUGMENT,)),
                 Variant("MR², constant pull + AutoAugment", "mr2", CONSTANT.params, settings=(AUTOAUGMENT,)),
             ),
+            *only_on(("wrn-10-1", "resnet20*", "resnet32*"), *DIALLED[:2]),
             *only_on(
                 ("tail*",),
                 Variant("logit adjustment", "logit_adjusted"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from evidence_common import (
     CONSTANT,
     DATA,
+    DIALLED,
     ERM,
     HEADLINE_SEEDS,
     MR2,
@@ -77,6 +78,7 @@ def suite() -> Suite:
                 margin_only("γ only, c̄=2, p=1", 2.0, p=1.0),
                 margin_only("γ only, c̄=2, p=3", 2.0, p=3.0),
                 *ON_LOGITS,
+                *DIALLED,
             ),
             *only_on(
                 TRAINED_FEATURES,

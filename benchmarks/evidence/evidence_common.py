@@ -38,6 +38,21 @@ CONSTANT = Variant(
 )
 
 
+DIALLED = tuple(
+    Variant(
+        f"{name} + gap dial{title}",
+        loss,
+        settings=("stage=gap_dial", *settings),
+        note="offsets of classes fitted to the validation set after training, " + note,
+    )
+    for title, settings, note in (
+        ("", (), "their strength chosen there"),
+        (", strength 2", ("stage.strength=2", "stage.ridge=1"), "their strength given"),
+    )
+    for name, loss in (("cross_entropy", "cross_entropy"), ("MR² (default)", "mr2"))
+)
+
+
 def only_on(tasks: tuple[str, ...], *variants: Variant) -> tuple[Variant, ...]:
     """The same variants, taking part in these tasks alone."""
     return tuple(dataclasses.replace(variant, tasks=tasks) for variant in variants)

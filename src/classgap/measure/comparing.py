@@ -242,7 +242,7 @@ TITLES = {
     "traded": "Traded easy for hard",
     "likely_hard": "Better, probably on the hard classes too",
     "not_hard": "Better, but not shown on the hard classes",
-    "elsewhere": "Better on easier classes only",
+    "elsewhere": "Better, shown on easier classes only",
     "widened": "Traded hard for easy",
     "worse": "Worse",
     "noise": "Within noise",
@@ -269,7 +269,8 @@ def _verdict(
         kind = "widened"
     elif up and not down:
         hard = thirds["hard"].at(confidence)
-        kind = "elsewhere" if "overall" not in up or hard.high < 0 else "likely_hard" if hard.low > 0 else "not_hard"
+        elsewhere = "overall" not in up or hard.high < 0
+        kind = "likely_hard" if hard.low > 0 else "elsewhere" if elsewhere else "not_hard"
     else:
         kind = "worse" if down else "noise"
     shown = {name: pooled.at(confidence) for name, pooled in judged.items()}

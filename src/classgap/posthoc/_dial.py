@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.special import logsumexp
 
 from classgap._checks import number
 from classgap.posthoc._adjust import log_prior_offsets
@@ -57,8 +58,8 @@ class FrontierPoint:
 class GapDial(ClasswiseAffine):
     r"""Lift the hard classes with per-class offsets, on balanced and on long-tailed data.
 
-    Scores are calibrated with one temperature, moved to a uniform prior (:math:`-\log K\pi`), then given the offsets that
-    minimise
+    Scores are calibrated with one temperature, moved to a uniform prior (:math:`-\log K\pi`) unless held-out samples say that
+    their loss has done so already, then given the offsets that minimise
 
     .. math:: \Big(\frac1K \sum_k (1 - a_k(b))^{1 + s}\Big)^{1 / (1 + s)} + \frac1K \sum_k \frac{r}{n_k} b_k^2,\qquad
               a_k(b) = \mathop{\mathrm{mean}}_{i: y_i = k} \mathrm{softmax}(z_i + b)_k
@@ -152,14 +153,29 @@ class _Base:
 
     @classmethod
     def fit(cls, evidence: Evidence) -> _Base:
+        """Scores that carry the prior of training are moved, those of a loss that took it out itself are not.
+
+        Which of the two these are is what the likelihood says of held-out samples, all classes counting alike.
+        """
         counts, held_out = evidence.class_counts, np.maximum(evidence.held_out, 1)
+        alike = (1 / held_out)[evidence.y]
         # calibrate under the training prior, which the scores carry, then again under the uniform one
         trained = (np.maximum(counts, 1e-12 * counts.sum()) / held_out)[evidence.y]
         first = 1 / fit_temperature(evidence.logits, evidence.y, trained)
         bonus = log_prior_offsets(counts)
         adjusted = (first * evidence.logits + bonus).astype(evidence.logits.dtype)
-        second = 1 / fit_temperature(adjusted, evidence.y, (1 / held_out)[evidence.y])
-        return cls(first * second, second * bonus)
+        second = 1 / fit_temperature(adjusted, evidence.y, alike)
+        moved = cls(first * second, second * bonus)
+        if not bonus.any():
+            return moved
+        as_they_are = cls(1 / fit_temperature(evidence.logits, evidence.y, alike), np.zeros_like(bonus))
+        return min(moved, as_they_are, key=lambda base: base.loss(evidence, alike))
+
+    def loss(self, evidence: Evidence, weights: Array) -> float:
+        """Weighted negative log-likelihood."""
+        scores = self.apply(evidence.logits).astype(np.float64)
+        own = scores[np.arange(len(scores)), evidence.y]
+        return float(weights @ (logsumexp(scores, axis=1) - own))
 
     def apply(self, scores: Array) -> Array:
         return (self.scale * scores + self.offset).astype(scores.dtype)

@@ -1,4 +1,4 @@
-"""A last stage that is fitted in one go: an estimator on what the frozen network says of its training set."""
+"""A last stage that is fitted in one go: an estimator on what the frozen network says of its training or validation set."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from classgap import posthoc
+from classgap._checks import InputError
 from classgap.data import Split, shuffled
 from classgap.posthoc import PostHocMethod
 from classgap.stats import gather_rows
@@ -23,12 +24,17 @@ class FittedTrainer(Trainer):
 
     Args:
         estimator: What is fitted; the fitted one is written to the folder.
-        passes: Passes over the augmented training set.
+        passes: Passes over the augmented training set; None for an estimator that wants samples the network has not seen, and
+            so is fitted to the validation set.
     """
 
-    def __init__(self, *args: Any, estimator: PostHocMethod, passes: int, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, estimator: PostHocMethod, passes: int | None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.estimator, self.passes = estimator, passes
+        if passes is None and self.data.val is None:
+            raise InputError(
+                f"stage {estimator.method.name} is fitted to the validation set; set data.val_fraction above 0"
+            )
 
     def run(self) -> None:
         """Fit, once."""
@@ -36,9 +42,11 @@ class FittedTrainer(Trainer):
             return
         self._begin()
         started = time.perf_counter()
-        scores, features, y = self._fit()
+        fitted_to = self._fit()
         if self.fabric.is_global_zero:
             posthoc.save(self.estimator, self.folder)
+        # the log has accuracy on training samples, whatever the fit was made on
+        scores, features, y = fitted_to if self.passes else self._seen(1)
         mine = slice(self.fabric.global_rank, None, self.fabric.world_size)
         corrected, y = self._corrected(scores, features)[mine], y[mine]
         self.meter.add(corrected, features[mine], y, {"loss": F.cross_entropy(corrected, y)})
@@ -69,8 +77,7 @@ class FittedTrainer(Trainer):
 
     def _fit(self) -> tuple[Tensor, Tensor, Tensor]:
         """Fit the estimator; returns what it was fitted to."""
-        scores, features, y = self._evidence()
-        scores *= _cosine_scale(self.criterion)
+        scores, features, y = self._seen(self.passes) if self.passes else self._held_out()
         weight, bias = super().last_layer()
         assert weight is not None
         norms = np.ones(len(weight)) if self.head == "cosine" else np.linalg.norm(weight, axis=1)
@@ -84,8 +91,14 @@ class FittedTrainer(Trainer):
         )
         return scores, features, y
 
+    def _held_out(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Scores, features and labels of the validation set."""
+        assert self.data.val is not None  # seen to at the start
+        scores, features = super().predict(self.data.val)
+        return scores.float() * _cosine_scale(self.criterion), features.float(), self.data.val.y.to(scores.device)
+
     @torch.no_grad()
-    def _evidence(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _seen(self, passes: int) -> tuple[Tensor, Tensor, Tensor]:
         """Scores, features and labels of the training set, augmented as in training, the network in evaluation mode.
 
         Rows come in the order of the training set, pass by pass, whatever the number of processes that made them.
@@ -94,14 +107,14 @@ class FittedTrainer(Trainer):
         batches.views, batches.mix, batches.order = 1, None, shuffled(count, self.config.seed)
         self.model.eval()
         rows = []
-        for turn in range(self.passes if batches.policies else 1):
+        for turn in range(passes if batches.policies else 1):
             for batch in batches.epoch(turn):
                 logits, features = self.model(batch.x)
                 scores = self.criterion.scores(logits, features)
                 rows.append((scores.float(), features.float(), batch.y, turn * count + batch.index))
         scores, features, y, place = (gather_rows(torch.cat(parts)) for parts in zip(*rows, strict=True))
         order = place.argsort()
-        return scores[order], features[order], y[order]
+        return scores[order] * _cosine_scale(self.criterion), features[order], y[order]
 
     def _corrected(self, scores: Tensor, features: Tensor) -> Tensor:
         new = self.estimator.transform(scores.cpu().numpy(), features=features.cpu().numpy())
