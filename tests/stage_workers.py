@@ -22,7 +22,7 @@ CASES = {
     "lws": ["stage=lws"],
     "marc": ["stage=marc", "method=dbm"],
     "disalign": ["stage=disalign"],
-    "gap_dial": ["stage=gap_dial", "stage.strength=2", "stage.ridge=1", "method=mr2"],
+    "gap_dial": ["stage=gap_dial", "stage.strength=2", "stage.ridge=1", "method=logit_adjusted"],
     "jtt": ["stage=jtt", "stage.first=2"],
     "linear_probe": ["stage=linear_probe", "stage.epochs=2", "method=supcon", "method.ce_weight=0"],
     "three_stage": ["stage=three_stage", "method=dro_lt"],
