@@ -36,7 +36,7 @@ def test_every_loss_learns(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", names("stage"))
 def test_every_stage_learns(tmp_path: Path, name: str) -> None:
-    assert accuracy(tmp_path, f"stage={name}") > 0.3
+    assert accuracy(tmp_path, f"stage={name}", "data.val_fraction=0.1") > 0.3  # some are fitted to the validation set
 
 
 @pytest.mark.parametrize("name", names("sampler"))
@@ -50,7 +50,7 @@ def test_every_wrapper_learns_also_with_stateful_losses(tmp_path: Path, name: st
     assert accuracy(tmp_path, f"wrapper={name}", f"method={loss}", "optim.accumulate=2") > 0.3
 
 
-@pytest.mark.parametrize("mix", ["mixup", "cutmix"])
+@pytest.mark.parametrize("mix", names("mix"))
 @pytest.mark.parametrize("loss", ["cross_entropy", "mr2", "dbm", "bcl", "ncl", "gml"])
 def test_soft_targets_of_mixed_samples_suit_losses_of_every_kind(tmp_path: Path, mix: str, loss: str) -> None:
     assert accuracy(tmp_path, f"mix={mix}", f"method={loss}", "mix.alpha=0.2") > 0.2
