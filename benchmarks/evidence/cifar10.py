@@ -59,7 +59,7 @@ def suite() -> Suite:
                 Variant("MR² (default) + AutoAugment", "mr2", settings=(AUTOAUGMENT,)),
                 Variant("MR², constant pull + AutoAugment", "mr2", CONSTANT.params, settings=(AUTOAUGMENT,)),
             ),
-            *only_on(("wrn-10-1", "resnet20*", "resnet32*"), *DIALLED[:2]),
+            *only_on(("wrn-10-1", "resnet20*", "resnet32*"), *DIALLED),
             *only_on(
                 ("tail*",),
                 Variant("logit adjustment", "logit_adjusted"),

@@ -10,6 +10,7 @@ from evidence_common import (
     CONSTANT,
     DATA,
     DIALLED,
+    DIALLED_BY_2,
     ERM,
     HEADLINE_SEEDS,
     MR2,
@@ -79,6 +80,7 @@ def suite() -> Suite:
                 margin_only("γ only, c̄=2, p=3", 2.0, p=3.0),
                 *ON_LOGITS,
                 *DIALLED,
+                *DIALLED_BY_2,
             ),
             *only_on(
                 TRAINED_FEATURES,

@@ -38,19 +38,16 @@ CONSTANT = Variant(
 )
 
 
-DIALLED = tuple(
-    Variant(
-        f"{name} + gap dial{title}",
-        loss,
-        settings=("stage=gap_dial", *settings),
-        note="offsets of classes fitted to the validation set after training, " + note,
+def _dialled(title: str, *settings: str, note: str) -> tuple[Variant, ...]:
+    note = f"offsets of classes fitted to the validation set after training, {note}"
+    return tuple(
+        Variant(f"{before.name} + gap dial{title}", before.method, settings=("stage=gap_dial", *settings), note=note)
+        for before in (ERM, MR2)
     )
-    for title, settings, note in (
-        ("", (), "their strength chosen there"),
-        (", strength 2", ("stage.strength=2", "stage.ridge=1"), "their strength given"),
-    )
-    for name, loss in (("cross_entropy", "cross_entropy"), ("MR² (default)", "mr2"))
-)
+
+
+DIALLED = _dialled("", note="their strength chosen there")
+DIALLED_BY_2 = _dialled(", strength 2", "stage.strength=2", "stage.ridge=1", note="their strength given")
 
 
 def only_on(tasks: tuple[str, ...], *variants: Variant) -> tuple[Variant, ...]:

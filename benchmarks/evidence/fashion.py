@@ -69,7 +69,7 @@ def suite() -> Suite:
             ),
             *only_on(("plain",), *RELEASED, slower(0.05), MR2_PAPER),
             *ON_LOGITS,
-            *DIALLED[:2],
+            *DIALLED,
             *only_on(("plain",), *SQUEEZE),
             *only_on(("plain",), DECAY, FOCAL, CENTER, LDAM, GROUP_DRO, SAM),
         ),

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import logsumexp
 
 from classgap._checks import number
 from classgap.posthoc._adjust import log_prior_offsets
@@ -22,6 +21,7 @@ from classgap.posthoc._evidence import Array, Evidence
 from classgap.posthoc._scaling import fit_temperature
 from classgap.posthoc._select import DEFAULT_RULE, choose, compare_predictions, need_samples, splits
 from classgap.posthoc._solver import lbfgs
+from classgap.posthoc._sweep import ClasswiseProblem, evaluate
 from classgap.registry import Choice, Float, method
 
 if TYPE_CHECKING:
@@ -173,9 +173,9 @@ class _Base:
 
     def loss(self, evidence: Evidence, weights: Array) -> float:
         """Weighted negative log-likelihood."""
-        scores = self.apply(evidence.logits).astype(np.float64)
-        own = scores[np.arange(len(scores)), evidence.y]
-        return float(weights @ (logsumexp(scores, axis=1) - own))
+        K = evidence.num_classes
+        problem = ClasswiseProblem(evidence.logits, evidence.y, weights, float(weights.sum()), np.ones(K))
+        return evaluate(problem, np.concatenate([np.full(K, self.scale), self.offset])).value
 
     def apply(self, scores: Array) -> Array:
         return (self.scale * scores + self.offset).astype(scores.dtype)

@@ -101,12 +101,12 @@ def build_mix(config: PartConfig, data: TrainingData) -> Mix | None:
     spec = registry.get("mix", config.name)
 
     def mix(inputs: Tensor, target: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-        given = {"inputs": inputs, "target": target, "num_classes": data.num_classes, "rng": rng}
-        mixed: tuple[Tensor, Tensor] = spec.build(**given, **config.params)
+        mixed: tuple[Tensor, Tensor] = spec.cls(inputs, target, data.num_classes, rng, **config.params)
         return mixed
 
-    # What does not fit the data or the method should say so before the training starts.
-    mix(torch.zeros(2, *data.in_shape), torch.zeros(2, dtype=torch.long), np.random.default_rng(0))
+    # A trial, so that what does not fit the data or the method says so before the training starts.
+    trial = {"inputs": torch.zeros(2, *data.in_shape), "target": torch.zeros(2, dtype=torch.long)}
+    spec.build(**trial, num_classes=data.num_classes, rng=np.random.default_rng(0), **config.params)
     return mix
 
 

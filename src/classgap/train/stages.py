@@ -8,7 +8,6 @@ from functools import partial
 from classgap import posthoc
 from classgap._checks import InputError, number
 from classgap.posthoc import PostHocMethod
-from classgap.posthoc._dial import RIDGES
 from classgap.registry import Choice, Float, Int, method
 from classgap.samplers import RepeatSampler, error_repeats
 from classgap.train.build import declared_loss
@@ -292,7 +291,7 @@ class DisAlignStage(_Fitted):
     kind="stage",
     family="dial",
     paper="classgap",
-    space={"strength": Float(0.0, 8.0, default=2.0), "ridge": Choice(RIDGES, default=1.0)},
+    space=posthoc.GapDial.method.space,
 )
 class GapDialStage(_Fitted):
     """The gap dial as second stage: per-class offsets that lift the hard classes, fitted to the validation set.
@@ -302,8 +301,8 @@ class GapDialStage(_Fitted):
     When to use: balanced data where hard classes matter more than the average; after a loss that gains for all classes alike,
     such as ``mr2``, whose gain it moves to the hard ones.
     Expect: on balanced data, after ``mr2`` and with 50 held-out samples of each of 100 classes, the hard third up by 3 points,
-    overall by 2 and easy classes not below cross-entropy; after ``cross_entropy`` a trade, +1 hard for -2 easy. On long tails a
-    gain for rare classes beyond logit adjustment, paid by frequent ones.
+    overall by 2 and easy classes not below cross-entropy; after ``cross_entropy`` a trade, +1 hard for -2 easy. On long
+    tails it was measured as a post-hoc method only.
     Pitfalls: with a few hundred held-out samples in all, offsets and their strength are chosen by chance and may cost; the
     validation set has been fitted to, so accuracy on it is flattered.
 
