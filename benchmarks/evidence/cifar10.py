@@ -8,6 +8,7 @@ Cost on one core: 30 epochs of Wide ResNet-10-1 about 4 minutes, 100 epochs of R
 from __future__ import annotations
 
 from evidence_common import (
+    AUGMENTED,
     AUTOAUGMENT,
     CONSTANT,
     DATA,
@@ -55,7 +56,7 @@ def suite() -> Suite:
             CONSTANT,
             *only_on(
                 ("wrn-10-1", "resnet20", "resnet32"),
-                Variant("cross_entropy + AutoAugment", settings=(AUTOAUGMENT,), note="augmentation as the remedy"),
+                *AUGMENTED,
                 Variant("MR² (default) + AutoAugment", "mr2", settings=(AUTOAUGMENT,)),
                 Variant("MR², constant pull + AutoAugment", "mr2", CONSTANT.params, settings=(AUTOAUGMENT,)),
             ),

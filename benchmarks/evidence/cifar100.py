@@ -6,9 +6,9 @@ Cost on one core: 30 epochs of the small network about 6 minutes, 40 epochs of R
 
 from __future__ import annotations
 
-from evidence_common import AUTOAUGMENT, DATA, ERM, MR2, RERUN, SEEDS, SMOOTHING, only_on
+from evidence_common import AUGMENTED, AUTOAUGMENT, DATA, ERM, MR2, RERUN, SEEDS, SMOOTHING, only_on
 
-from classgap.bench import Suite, Task, Variant
+from classgap.bench import Suite, Task
 from classgap.train import TrainConfig
 
 
@@ -35,10 +35,7 @@ def suite() -> Suite:
             RERUN,
             MR2,
             SMOOTHING,
-            *only_on(
-                ("resnet32",),
-                Variant("cross_entropy + AutoAugment", settings=(AUTOAUGMENT,), note="augmentation as the remedy"),
-            ),
+            *only_on(("wrn-10-1", "resnet32"), AUGMENTED[0]),
         ),
         seeds=SEEDS,
         about=__doc__.split("\n", 1)[0],

@@ -78,6 +78,16 @@ MR2_WEIGHTED = Variant(
 )
 TEMPERATURE = margin_only("uniform temperature 2", 2.0, gamma_rule="uniform")
 AUTOAUGMENT = "data.augment=crop,flip,autoaugment"
+AUGMENTED = tuple(
+    Variant(f"cross_entropy + {name}", settings=(setting,), note="augmentation as the remedy, beside crop and flip")
+    for name, setting in (
+        ("AutoAugment", AUTOAUGMENT),
+        ("RandAugment", "data.augment=crop,flip,randaugment"),
+        ("Cutout", "data.augment=crop,flip,cutout"),
+        ("mixup", "mix=mixup"),
+        ("CutMix", "mix=cutmix"),
+    )
+)
 FOCAL = Variant("focal", "focal")
 CENTER = Variant("center loss", "center")
 LDAM = Variant("LDAM", "ldam")

@@ -7,7 +7,7 @@ Cost: about a minute a run on one core. Data: `classgap data prepare fashion_mni
 from __future__ import annotations
 
 from evidence_common import (
-    AUTOAUGMENT,
+    AUGMENTED,
     CENTER,
     CONSTANT,
     DECAY,
@@ -31,7 +31,7 @@ from evidence_common import (
     slower,
 )
 
-from classgap.bench import Suite, Task, Variant
+from classgap.bench import Suite, Task
 from classgap.train import TrainConfig
 
 
@@ -61,12 +61,7 @@ def suite() -> Suite:
             margin_only("γ only, c̄=1", 1.0),
             margin_only("γ only, c̄=2", 2.0),
             TEMPERATURE,
-            Variant(
-                "cross_entropy + AutoAugment",
-                settings=(AUTOAUGMENT,),
-                tasks=("crop and flip",),
-                note="augmentation as the remedy",
-            ),
+            *only_on(("crop and flip",), *AUGMENTED),
             *only_on(("plain",), *RELEASED, slower(0.05), MR2_PAPER),
             *ON_LOGITS,
             *DIALLED,
