@@ -23,6 +23,7 @@ from evidence_common import (
     TEMPERATURE,
     margin_only,
     only_on,
+    with_validation,
 )
 
 from classgap.bench import Suite, Task, Variant
@@ -61,6 +62,7 @@ def suite() -> Suite:
                 Variant("MR², constant pull + AutoAugment", "mr2", CONSTANT.params, settings=(AUTOAUGMENT,)),
             ),
             *only_on(("wrn-10-1", "resnet20*", "resnet32*"), *DIALLED),
+            *only_on(("wrn-10-1", "resnet20"), *with_validation()),
             *only_on(
                 ("tail*",),
                 Variant("logit adjustment", "logit_adjusted"),

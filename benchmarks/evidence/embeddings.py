@@ -29,6 +29,7 @@ from evidence_common import (
     only_on,
     pull_only,
     slower,
+    with_validation,
 )
 
 from classgap.bench import Suite, Task, Variant
@@ -81,6 +82,7 @@ def suite() -> Suite:
                 *ON_LOGITS,
                 *DIALLED,
                 *DIALLED_BY_2,
+                *with_validation("data.per_class=150"),
             ),
             *only_on(
                 TRAINED_FEATURES,

@@ -50,6 +50,15 @@ DIALLED = _dialled("", note="their strength chosen there")
 DIALLED_BY_2 = _dialled(", strength 2", "stage.strength=2", "stage.ridge=1", note="their strength given")
 
 
+def with_validation(*settings: str) -> tuple[Variant, ...]:
+    """The dial's control: training on as many samples more as the dial is given for validation."""
+    note = "control of the gap dial: its validation samples as further training samples"
+    return tuple(
+        Variant(f"{before.name}, more samples", before.method, settings=("data.val_fraction=0", *settings), note=note)
+        for before in (ERM, MR2)
+    )
+
+
 def only_on(tasks: tuple[str, ...], *variants: Variant) -> tuple[Variant, ...]:
     """The same variants, taking part in these tasks alone."""
     return tuple(dataclasses.replace(variant, tasks=tasks) for variant in variants)

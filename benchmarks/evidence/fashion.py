@@ -29,6 +29,7 @@ from evidence_common import (
     margin_only,
     only_on,
     slower,
+    with_validation,
 )
 
 from classgap.bench import Suite, Task
@@ -65,6 +66,7 @@ def suite() -> Suite:
             *only_on(("plain",), *RELEASED, slower(0.05), MR2_PAPER),
             *ON_LOGITS,
             *DIALLED,
+            *with_validation("data.per_class=160"),
             *only_on(("plain",), *SQUEEZE),
             *only_on(("plain",), DECAY, FOCAL, CENTER, LDAM, GROUP_DRO, SAM),
         ),
