@@ -23,6 +23,7 @@ CASES = {
     "marc": ["stage=marc", "method=dbm"],
     "disalign": ["stage=disalign"],
     "gap_dial": ["stage=gap_dial", "stage.strength=2", "stage.ridge=1", "method=logit_adjusted"],
+    "refit": ["stage=gap_dial", "stage.refit=true", "stage.strength=2", "stage.ridge=1"],
     "jtt": ["stage=jtt", "stage.first=2"],
     "linear_probe": ["stage=linear_probe", "stage.epochs=2", "method=supcon", "method.ce_weight=0"],
     "three_stage": ["stage=three_stage", "method=dro_lt"],
@@ -30,7 +31,7 @@ CASES = {
     "teacher_then_crt": ["method=gml", "stage=crt"],
 }
 # After how many checkpoints each attempt is cut off: in the middle of an epoch of one stage, then of another.
-CUTS = {"jtt": (3, 2), "linear_probe": (1,), "three_stage": (5, 1), "teacher_then_crt": (3, 3)}
+CUTS = {"refit": (3, 7), "jtt": (3, 2), "linear_probe": (1,), "three_stage": (5, 1), "teacher_then_crt": (3, 3)}
 
 
 class CutOff(Exception):

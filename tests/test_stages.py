@@ -20,6 +20,7 @@ from classgap._checks import InputError
 from classgap.data import Batches, Normalise, Split, mixup, policies
 from classgap.samplers import ClassBalancedSampler
 from classgap.train import Progress, TrainConfig, fit
+from classgap.train.epoch import read_log
 
 SMALL = ["data.per_class=13", "epochs=3", "batch=24", "optim.lr=0.05", "model=mlp-16"]
 LONG_TAIL = ["data.profile=exponential", "data.per_class=40", "data.imbalance=8"]
@@ -70,6 +71,7 @@ def kill_at(phase: str, step: int) -> Any:
         (["stage=linear_probe", "stage.epochs=2"], [("stage1", 2), ("", 2)]),
         (["stage=three_stage"], [("stage1", 5), ("stage2", 1), ("", 1)]),
         (["stage=crt", "method=gml"], [("teacher", 2), ("stage1", 3)]),
+        (["stage=gap_dial", "stage.refit=true"], [("stage1", 4), ("", 9)]),
     ],
     ids=lambda value: "-".join(value) if isinstance(value[0], str) else "",
 )
@@ -160,9 +162,30 @@ def test_the_dial_is_fitted_to_the_validation_set_and_served_by_the_network(tmp_
     np.testing.assert_allclose(served, result.test.scores, rtol=1e-3, atol=1e-3)
 
 
-def test_the_dial_says_that_it_needs_held_out_samples(tmp_path: Path) -> None:
+def test_a_refit_trains_on_all_samples_under_the_dial_of_the_first_run(tmp_path: Path) -> None:
+    settings = ["stage.strength=3", "stage.ridge=0.1", "method=mr2"]
+    refit = run(tmp_path / "refit", "stage=gap_dial", "stage.refit=true", *settings)
+    held_out = run(tmp_path / "held_out", "stage=gap_dial", *settings)
+    dial = posthoc.load(tmp_path / "refit")
+    assert np.array_equal(dial.offset_, posthoc.load(tmp_path / "held_out").offset_)
+    # the network before the dial, taken out of the one that is served
+    final = weights(tmp_path / "refit")
+    weight, bias = (final[f"3.{name}"].numpy() for name in ("weight", "bias"))
+    before = refit.test.features @ (weight / dial.scale_[:, None]).T + (bias - dial.offset_) / dial.scale_
+    np.testing.assert_allclose(dial.transform(before), refit.test.scores, rtol=1e-3, atol=1e-3)
+    assert np.abs(dial.offset_).max() > 0.05
+    # which was trained on what the other one held out as well, and has nothing left to validate on
+    more = refit.test.train_counts - held_out.test.train_counts
+    assert np.array_equal(more, np.bincount(held_out.val.y_true))
+    assert not np.allclose(refit.test.features, held_out.test.features, atol=1e-2)
+    assert refit.val is None
+    assert len(refit.history) == len(read_log(tmp_path / "refit" / "stage2" / "stage1" / "log.jsonl")) == 3
+
+
+@pytest.mark.parametrize("refit", ["true", "false"])
+def test_the_dial_says_that_it_needs_held_out_samples(tmp_path: Path, refit: str) -> None:
     with pytest.raises(InputError, match=r"set data\.val_fraction above 0"):
-        run(tmp_path / "run", "stage=gap_dial", "data.val_fraction=0")
+        run(tmp_path / "run", "stage=gap_dial", "data.val_fraction=0", f"stage.refit={refit}")
     assert not (tmp_path / "run").exists()
 
 
@@ -189,6 +212,7 @@ def test_three_stages_train_all_then_body_then_head(tmp_path: Path) -> None:
         (["method=mixup"], "set mix=mixup"),
         (["method=cutout"], "set data.augment=cutout"),
         (["stage=jt"], "did you mean 'jtt'"),
+        (["stage=gap_dial", "stage.refit=yes"], "must be true or false"),
         (["stage=jtt", "stage.faktor=3"], "did you mean 'factor'"),
         (["stage=crt", "method=ncl"], "method ncl trains several"),
         (["stage=three_stage", "method=dbm"], "dbm works on cosines"),

@@ -16,6 +16,7 @@ from evidence_common import (
     ERM,
     MR2,
     ON_LOGITS,
+    REFITTED,
     RELEASED,
     RERUN,
     SEEDS,
@@ -62,7 +63,7 @@ def suite() -> Suite:
                 Variant("MR², constant pull + AutoAugment", "mr2", CONSTANT.params, settings=(AUTOAUGMENT,)),
             ),
             *only_on(("wrn-10-1", "resnet20*", "resnet32*"), *DIALLED),
-            *only_on(("wrn-10-1", "resnet20"), *with_validation()),
+            *only_on(("wrn-10-1", "resnet20"), *REFITTED, *with_validation()),
             *only_on(
                 ("tail*",),
                 Variant("logit adjustment", "logit_adjusted"),

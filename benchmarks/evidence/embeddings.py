@@ -18,6 +18,7 @@ from evidence_common import (
     MR2_SCALE_FREE,
     MR2_WEIGHTED,
     ON_LOGITS,
+    REFITTED,
     RELEASED,
     RERUN,
     SMOOTHING,
@@ -82,6 +83,7 @@ def suite() -> Suite:
                 *ON_LOGITS,
                 *DIALLED,
                 *DIALLED_BY_2,
+                *REFITTED,
                 *with_validation("data.per_class=150"),
             ),
             *only_on(

@@ -47,6 +47,7 @@ def _dialled(title: str, *settings: str, note: str) -> tuple[Variant, ...]:
 
 
 DIALLED = _dialled("", note="their strength chosen there")
+REFITTED = _dialled(", refit", "stage.refit=true", note="then training once more with those samples as well")
 DIALLED_BY_2 = _dialled(", strength 2", "stage.strength=2", "stage.ridge=1", note="their strength given")
 
 

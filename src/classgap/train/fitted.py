@@ -1,8 +1,9 @@
-"""A last stage that is fitted in one go: an estimator on what the frozen network says of its training or validation set."""
+"""Stages with an estimator fitted in one go to what the frozen network says of its training or validation set."""
 
 from __future__ import annotations
 
 import copy
+import dataclasses
 import time
 from typing import Any
 
@@ -13,49 +14,21 @@ from torch.nn import functional as F
 
 from classgap import posthoc
 from classgap._checks import InputError
-from classgap.data import Split, shuffled
+from classgap.data import Split, TrainingData, shuffled
 from classgap.posthoc import PostHocMethod
 from classgap.stats import gather_rows
+from classgap.train.config import TrainConfig
 from classgap.train.loop import Array, Trainer
 
 
-class FittedTrainer(Trainer):
-    """A last stage that is fitted in one go instead of trained. The network stays as the stage before left it.
+class CorrectedTrainer(Trainer):
+    """A run whose scores are corrected after training: its predictions and what is saved of it have the correction.
 
-    Args:
-        estimator: What is fitted; the fitted one is written to the folder.
-        passes: Passes over the augmented training set; None for an estimator that wants samples the network has not seen, and
-            so is fitted to the validation set.
+    Attributes:
+        estimator: The correction; fitted by the time anything is predicted.
     """
 
-    def __init__(self, *args: Any, estimator: PostHocMethod, passes: int | None, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.estimator, self.passes = estimator, passes
-        if passes is None and self.data.val is None:
-            raise InputError(
-                f"stage {estimator.method.name} is fitted to the validation set; set data.val_fraction above 0"
-            )
-
-    def run(self) -> None:
-        """Fit, once."""
-        if self.finished:
-            return
-        self._begin()
-        started = time.perf_counter()
-        fitted_to = self._fit()
-        if self.fabric.is_global_zero:
-            posthoc.save(self.estimator, self.folder)
-        # the log has accuracy on training samples, whatever the fit was made on
-        scores, features, y = fitted_to if self.passes else self._seen(1)
-        mine = slice(self.fabric.global_rank, None, self.fabric.world_size)
-        corrected, y = self._corrected(scores, features)[mine], y[mine]
-        self.meter.add(corrected, features[mine], y, {"loss": F.cross_entropy(corrected, y)})
-        self._end_epoch({"epoch": self.epoch, "lr": 0.0, **self.meter.record()}, started)
-
-    def resume(self) -> None:
-        super().resume()
-        if self.finished:
-            self._fit()
+    estimator: PostHocMethod
 
     def predict(self, split: Split) -> tuple[Tensor, Tensor]:
         scores, features = super().predict(split)
@@ -75,10 +48,54 @@ class FittedTrainer(Trainer):
         head = {f"{self.model.layer}.{k}": torch.from_numpy(v) for k, v in layer.items() if v is not None}
         return {**super().weights(), **head}
 
+    def _corrected(self, scores: Tensor, features: Tensor) -> Tensor:
+        new = self.estimator.transform(scores.cpu().numpy(), features=features.cpu().numpy())
+        return torch.from_numpy(np.ascontiguousarray(new, dtype=np.float32)).to(scores.device)
+
+    def _save_estimator(self) -> None:
+        if self.fabric.is_global_zero:
+            posthoc.save(self.estimator, self.folder)
+
+
+class FittedTrainer(CorrectedTrainer):
+    """A last stage that is fitted in one go instead of trained. The network stays as the stage before left it.
+
+    Args:
+        estimator: What is fitted; the fitted one is written to the folder.
+        passes: Passes over the augmented training set; None for an estimator that wants samples the network has not seen, and
+            so is fitted to the validation set.
+    """
+
+    def __init__(self, *args: Any, estimator: PostHocMethod, passes: int | None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.estimator, self.passes = estimator, passes
+        if passes is None:
+            _validation(self.data)
+
+    def run(self) -> None:
+        """Fit, once."""
+        if self.finished:
+            return
+        self._begin()
+        started = time.perf_counter()
+        fitted_to = self._fit()
+        self._save_estimator()
+        # the log has accuracy on training samples, whatever the fit was made on
+        scores, features, y = fitted_to if self.passes else self._seen(1)
+        mine = slice(self.fabric.global_rank, None, self.fabric.world_size)
+        corrected, y = self._corrected(scores, features)[mine], y[mine]
+        self.meter.add(corrected, features[mine], y, {"loss": F.cross_entropy(corrected, y)})
+        self._end_epoch({"epoch": self.epoch, "lr": 0.0, **self.meter.record()}, started)
+
+    def resume(self) -> None:
+        super().resume()
+        if self.finished:
+            self._fit()
+
     def _fit(self) -> tuple[Tensor, Tensor, Tensor]:
         """Fit the estimator; returns what it was fitted to."""
         scores, features, y = self._seen(self.passes) if self.passes else self._held_out()
-        weight, bias = super().last_layer()
+        weight, bias = Trainer.last_layer(self)  # not yet corrected
         assert weight is not None
         norms = np.ones(len(weight)) if self.head == "cosine" else np.linalg.norm(weight, axis=1)
         self.estimator.fit(
@@ -93,9 +110,9 @@ class FittedTrainer(Trainer):
 
     def _held_out(self) -> tuple[Tensor, Tensor, Tensor]:
         """Scores, features and labels of the validation set."""
-        assert self.data.val is not None  # seen to at the start
-        scores, features = super().predict(self.data.val)
-        return scores.float() * _cosine_scale(self.criterion), features.float(), self.data.val.y.to(scores.device)
+        held_out = _validation(self.data)
+        scores, features = Trainer.predict(self, held_out)
+        return scores.float() * _cosine_scale(self.criterion), features.float(), held_out.y.to(scores.device)
 
     @torch.no_grad()
     def _seen(self, passes: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -116,9 +133,34 @@ class FittedTrainer(Trainer):
         order = place.argsort()
         return scores[order] * _cosine_scale(self.criterion), features[order], y[order]
 
-    def _corrected(self, scores: Tensor, features: Tensor) -> Tensor:
-        new = self.estimator.transform(scores.cpu().numpy(), features=features.cpu().numpy())
-        return torch.from_numpy(np.ascontiguousarray(new, dtype=np.float32)).to(scores.device)
+
+class RefitTrainer(CorrectedTrainer):
+    """Trains once more, on training and validation samples together, under the correction of the stage before.
+
+    What was held out for the correction is not lost to the network that way; nothing is held out any more.
+    """
+
+    def __init__(self, config: TrainConfig, data: TrainingData, *args: Any, **kwargs: Any) -> None:
+        held_out = _validation(data)
+        every = Split(torch.cat([data.train.x, held_out.x]), torch.cat([data.train.y, held_out.y]))
+        super().__init__(config, dataclasses.replace(data, train=every, val=None), *args, **kwargs)
+
+    def take(self, before: Trainer) -> None:
+        """The correction of the stage before becomes that of this run."""
+        assert isinstance(before, FittedTrainer)
+        self.estimator = before.estimator
+        self._save_estimator()
+
+    def resume(self) -> None:
+        super().resume()
+        if self.finished:
+            self.estimator = posthoc.load(self.folder)
+
+
+def _validation(data: TrainingData) -> Split:
+    if data.val is None:
+        raise InputError("this stage is fitted to the validation set; set data.val_fraction above 0")
+    return data.val
 
 
 def _cosine_scale(criterion: Any) -> float:

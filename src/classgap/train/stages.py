@@ -12,7 +12,7 @@ from classgap.registry import Choice, Float, Int, method
 from classgap.samplers import RepeatSampler, error_repeats
 from classgap.train.build import declared_loss
 from classgap.train.config import MethodConfig, PartConfig, ScheduleConfig, TrainConfig
-from classgap.train.fitted import FittedTrainer
+from classgap.train.fitted import FittedTrainer, RefitTrainer
 from classgap.train.loop import Trainer
 from classgap.train.phases import Phase, Stages, plain_run
 
@@ -155,18 +155,21 @@ class ThreeStage(Stages):
 class _Fitted(Stages):
     """Base of second stages that are an estimator, fitted to what the frozen network says of its training set.
 
-    With ``passes=None`` to what it says of the validation set.
+    With ``passes=None`` to what it says of the validation set; ``refit`` then trains once more with those samples as well.
     """
 
-    def __init__(self, estimator: PostHocMethod, passes: int | None) -> None:
+    def __init__(self, estimator: PostHocMethod, passes: int | None, *, refit: bool = False) -> None:
         self.estimator = estimator
         self.passes = None if passes is None else int(number("stage.passes", passes, low=1))
+        self.refit = refit
 
     def phases(self, config: TrainConfig) -> tuple[Phase, ...]:
         _require_one_network(config, self.method.name)
         once = dataclasses.replace(config, epochs=1, schedule=ScheduleConfig("constant"))
         trainer = partial(FittedTrainer, estimator=self.estimator, passes=self.passes)
-        return Phase("stage1", config), Phase("", once, begin=_take_weights, trainer=trainer, needs_teacher=False)
+        fitted = Phase("stage2" if self.refit else "", once, begin=_take_weights, trainer=trainer, needs_teacher=False)
+        again = (Phase("", config, begin=_take_correction, trainer=RefitTrainer),) if self.refit else ()
+        return Phase("stage1", config), fitted, *again
 
 
 @method(
@@ -310,10 +313,14 @@ class GapDialStage(_Fitted):
         strength: How much more a class counts when it fails more. None chooses on cross-fitted validation scores: the largest
             gain of the hard third with overall not significantly worse.
         ridge: Pull of the offsets towards nothing. None chooses likewise.
+        refit: Train a second time from scratch, with the validation samples as training samples too, and give that network
+            the offsets found. Twice the time, and nothing is held out any more.
     """
 
-    def __init__(self, *, strength: float | None = None, ridge: float | None = None) -> None:
-        super().__init__(posthoc.GapDial(strength=strength, ridge=ridge), None)
+    def __init__(self, *, strength: float | None = None, ridge: float | None = None, refit: bool = False) -> None:
+        if not isinstance(refit, bool):
+            raise InputError(f"stage.refit must be true or false, got {refit!r}")
+        super().__init__(posthoc.GapDial(strength=strength, ridge=ridge), None, refit=refit)
 
 
 def with_epochs(config: TrainConfig, epochs: int) -> TrainConfig:
@@ -351,6 +358,11 @@ def _take_weights(trainer: Trainer, before: Trainer, *, head: bool = True) -> No
     own = {f"{before.model.layer}.{name}" for name in ("weight", "bias")}
     weights = {name: tensor for name, tensor in before.model.state_dict().items() if head or name not in own}
     trainer.model.load_state_dict({**trainer.model.state_dict(), **weights})
+
+
+def _take_correction(trainer: Trainer, before: Trainer) -> None:
+    assert isinstance(trainer, RefitTrainer)
+    trainer.take(before)
 
 
 def _require_one_network(config: TrainConfig, stage: str) -> None:
