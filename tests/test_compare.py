@@ -118,6 +118,15 @@ def test_verdicts(change, kind):
     assert verdict.sentence.startswith(verdict.title)
 
 
+@pytest.mark.parametrize(("easy", "hard", "doubted"), [(-0.012, 0.15, "easy"), (-0.15, 0.045, "hard")])
+def test_a_trade_needs_only_one_side_beyond_doubt(easy, hard, doubted):
+    change = np.r_[np.full(3, easy), np.zeros(3), np.full(3, hard)]
+    verdict = compare(*pair(ACCURACY + change, y_true=np.repeat(np.arange(9), 300))).verdict
+    assert verdict.kind == "traded", verdict
+    (in_doubt,) = (part for part in verdict.sentence.split("], ") if "one of four questions" in part)
+    assert f"classes {doubted} before" in in_doubt.rpartition(" (")[0]
+
+
 def test_identical_predictions_are_within_noise():
     (before,), _ = pair(ACCURACY)
     result = compare(before, before)

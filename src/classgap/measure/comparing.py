@@ -255,25 +255,28 @@ def _verdict(
     """One of :data:`TITLES`, from the cross-fitted thirds and the overall accuracy.
 
     The intervals behind it are widened (Bonferroni over these four), so that two runs of the same model are
-    "within noise" with the stated confidence. "Without cost" means that no loss could be seen, and the sentence shows how
-    large a loss the data would still allow.
+    "within noise" with the stated confidence. Once one change is beyond doubt, the other side of a trade is believed at the
+    stated confidence already: "without cost" means that no loss could be seen, and the sentence shows how large a loss the
+    data would still allow.
     """
     strict = 1 - (1 - confidence) / 4
     judged = {"overall": overall, **thirds}
+    shown = {name: pooled.at(confidence) for name, pooled in judged.items()}
     up = {name for name, pooled in judged.items() if pooled.at(strict).low > 0}
     down = {name for name, pooled in judged.items() if pooled.at(strict).high < 0}
-    if "hard" in up:
+    hard_gains, someone_pays = shown["hard"].low > 0, any(estimate.high < 0 for estimate in shown.values())
+    if ("hard" in up and someone_pays) or (hard_gains and down):
+        kind = "traded"
+    elif "hard" in up:
         closed = narrowing.at(confidence).low > 0
-        kind = "traded" if down else "closed" if closed else "better" if "easy" in up else "better_hard"
+        kind = "closed" if closed else "better" if "easy" in up else "better_hard"
     elif "hard" in down and up:
         kind = "widened"
     elif up and not down:
-        hard = thirds["hard"].at(confidence)
-        elsewhere = "overall" not in up or hard.high < 0
-        kind = "likely_hard" if hard.low > 0 else "elsewhere" if elsewhere else "not_hard"
+        elsewhere = "overall" not in up or shown["hard"].high < 0
+        kind = "likely_hard" if hard_gains else "elsewhere" if elsewhere else "not_hard"
     else:
         kind = "worse" if down else "noise"
-    shown = {name: pooled.at(confidence) for name, pooled in judged.items()}
     evidence = _evidence(shown, sure=up | down)
     return Verdict(kind, TITLES[kind], f"{TITLES[kind]}: {evidence}; {_tally(per_class, confidence)}.")
 
