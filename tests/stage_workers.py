@@ -23,7 +23,7 @@ CASES = {
     "marc": ["stage=marc", "method=dbm"],
     "disalign": ["stage=disalign"],
     "gap_dial": ["stage=gap_dial", "stage.strength=2", "stage.ridge=1", "method=logit_adjusted"],
-    "refit": ["stage=gap_dial", "stage.refit=true", "stage.strength=2", "stage.ridge=1"],
+    "refit": ["stage=gap_dial", "stage.refit=true", "stage.strength=2", "stage.ridge=1", "data.profile=balanced"],
     "jtt": ["stage=jtt", "stage.first=2"],
     "linear_probe": ["stage=linear_probe", "stage.epochs=2", "method=supcon", "method.ce_weight=0"],
     "three_stage": ["stage=three_stage", "method=dro_lt"],

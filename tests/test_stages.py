@@ -213,6 +213,10 @@ def test_three_stages_train_all_then_body_then_head(tmp_path: Path) -> None:
         (["method=cutout"], "set data.augment=cutout"),
         (["stage=jt"], "did you mean 'jtt'"),
         (["stage=gap_dial", "stage.refit=yes"], "must be true or false"),
+        (
+            ["stage=gap_dial", "stage.refit=true", *LONG_TAIL],
+            "in the proportions of the training samples, but class 9 has",
+        ),
         (["stage=jtt", "stage.faktor=3"], "did you mean 'factor'"),
         (["stage=crt", "method=ncl"], "method ncl trains several"),
         (["stage=three_stage", "method=dbm"], "dbm works on cosines"),

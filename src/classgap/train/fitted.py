@@ -20,6 +20,8 @@ from classgap.stats import gather_rows
 from classgap.train.config import TrainConfig
 from classgap.train.loop import Array, Trainer
 
+_SAME_PRIOR = 1.5  # factor by which the share of a class may change; a class of few samples changes by rounding already
+
 
 class CorrectedTrainer(Trainer):
     """A run whose scores are corrected after training: its predictions and what is saved of it have the correction.
@@ -143,7 +145,9 @@ class RefitTrainer(CorrectedTrainer):
     def __init__(self, config: TrainConfig, data: TrainingData, *args: Any, **kwargs: Any) -> None:
         held_out = _validation(data)
         every = Split(torch.cat([data.train.x, held_out.x]), torch.cat([data.train.y, held_out.y]))
-        super().__init__(config, dataclasses.replace(data, train=every, val=None), *args, **kwargs)
+        together = dataclasses.replace(data, train=every, val=None)
+        _require_same_prior(data, together)
+        super().__init__(config, together, *args, **kwargs)
 
     def take(self, before: Trainer) -> None:
         """The correction of the stage before becomes that of this run."""
@@ -155,6 +159,18 @@ class RefitTrainer(CorrectedTrainer):
         super().resume()
         if self.finished:
             self.estimator = posthoc.load(self.folder)
+
+
+def _require_same_prior(data: TrainingData, together: TrainingData) -> None:
+    """A correction made for one prior is wrong under another."""
+    before, after = (counts / counts.sum() for counts in (data.class_counts, together.class_counts))
+    worst = int((after / before).log().abs().argmax())
+    if not 1 / _SAME_PRIOR < after[worst] / before[worst] < _SAME_PRIOR:
+        raise InputError(
+            f"stage.refit needs validation samples in the proportions of the training samples, but class "
+            f"{data.class_names[worst]} has {before[worst]:.1%} of the latter and {after[worst]:.1%} of both together; "
+            "leave stage.refit out"
+        )
 
 
 def _validation(data: TrainingData) -> Split:

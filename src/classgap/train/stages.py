@@ -314,7 +314,8 @@ class GapDialStage(_Fitted):
             gain of the hard third with overall not significantly worse.
         ridge: Pull of the offsets towards nothing. None chooses likewise.
         refit: Train a second time from scratch, with the validation samples as training samples too, and give that network
-            the offsets found. Twice the time, and nothing is held out any more.
+            the offsets found. Twice the time, and nothing is held out any more; not for a balanced validation set beside
+            long-tailed training data.
     """
 
     def __init__(self, *, strength: float | None = None, ridge: float | None = None, refit: bool = False) -> None:
