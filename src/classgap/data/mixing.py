@@ -53,8 +53,8 @@ def cutmix(
     where it reaches beyond the border it is cut off, and targets follow the area really replaced.
 
     When to use: images and long training, where a network has the epochs to learn from parts.
-    Expect: on balanced data, published, a larger gain than that of ``mixup``; here -5 overall on CIFAR-10 with a small network and 30
-    epochs, which it does not fit. On tails (not measured) as ``mixup``.
+    Expect: on balanced data, published, a larger gain than that of ``mixup``; here -5 overall on CIFAR-10 with a small network
+    and 30 epochs, which it does not fit. On tails (not measured) as ``mixup``.
     Pitfalls: needs images; a short training or a small network underfits; losses for hard labels only refuse it.
 
     Args:

@@ -202,8 +202,8 @@ def scatter(outcome: Outcome, spread: Spread) -> Evidence:
             )
         )
         remedy = (
-            "Train with `MR2Loss`, which draws the samples of a class together, and images with AutoAugment if the network "
-            "fits its training set without (`classgap methods autoaugment`); look whether the class mixes several kinds of things."
+            "Train with `MR2Loss`, which draws the samples of a class together, and images with AutoAugment if the network fits "
+            "its training set without (`classgap methods autoaugment`); look whether the class mixes several kinds of things."
         )
         return Cause("scattered", float(ratio[k]), float(p_values[k]), sentence, remedy)
 
