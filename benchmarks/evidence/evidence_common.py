@@ -53,7 +53,7 @@ DIALLED_BY_2 = _dialled(", strength 2", "stage.strength=2", "stage.ridge=1", not
 
 def with_validation(*settings: str) -> tuple[Variant, ...]:
     """The dial's control: training on as many samples more as the dial is given for validation."""
-    note = "control of the gap dial: its validation samples as further training samples"
+    note = "control of the gap dial: as many further training samples as it has for validation"
     return tuple(
         Variant(f"{before.name}, more samples", before.method, settings=("data.val_fraction=0", *settings), note=note)
         for before in (ERM, MR2)

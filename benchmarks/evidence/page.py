@@ -154,10 +154,11 @@ def _with_equal_samples(equal: Found) -> Table:
     """The dial against the use its validation samples would have in training."""
     rows = [(variant, *row) for variant in EQUAL for row in _rows_of(variant, equal)]
     caption = (
-        "Difference in points to cross-entropy that has the dial's validation samples as training samples. *Refit*: the dial is "
-        "found as before, then the network is trained again with all samples and given the dial."
+        "Difference in points to cross-entropy that has as many further training samples as the dial has for validation (on "
+        "CIFAR-10 the same ones, elsewhere of the same pool). *Refit*: the dial is found as before, then the network is trained "
+        "again with all samples and given the dial."
     )
-    return Table("The same samples on both sides", caption, ("variant", "task", *_heads(equal)), tuple(rows))
+    return Table("As many samples on both sides", caption, ("variant", "task", *_heads(equal)), tuple(rows))
 
 
 def _turned(found: Found, reference: str, *variants: str) -> Found:

@@ -54,7 +54,7 @@ def cutout(images: Tensor, uniform: Tensor, fill: Sequence[float]) -> Tensor:
     """Set a square of half the side (16 at 32 pixels) around a random pixel to ``fill``, the mean colour of the data.
 
     When to use: large networks and long training, beside ``crop`` and ``flip``; published with ResNet-18 and Wide ResNets.
-    Expect: on balanced data higher training error and, published, lower test error; here -3 overall on CIFAR-10 with a small
+    Expect: on balanced data higher training error and, published, lower test error; here -2 overall on CIFAR-10 with a small
     network and 30 epochs. On tails (not measured) nothing particular to rare classes.
     Pitfalls: small or briefly trained networks may lose; a class known by one small detail may lose that detail.
     """
@@ -79,10 +79,10 @@ def autoaugment(images: Tensor, uniform: Tensor) -> Tensor:
     When to use: natural images, few of them, and a network with the capacity and the epochs to use the variety: its training
     accuracy without the policy says so.
     Expect: on balanced data, CIFAR-10 with 500 images a class, overall +2.8 points with ResNet-20 for 100 epochs (training
-    accuracy 99 % without), but -3 overall and -5 on the hard third with a small network for 30 (71 %). On tails (not measured
+    accuracy 99 % without), but -2.5 overall and -4 on the hard third with a small network for 30 (71 %). On tails (not measured
     here) it has no preference for rare classes, so add a method that has.
-    Pitfalls: a small or briefly trained network loses, hard classes most. Compare losses with the same augmentation on both
-    sides: published gains of a loss may be those of the policy.
+    Pitfalls: a small or briefly trained network loses. Compare losses with the same augmentation on both sides: published gains
+    of a loss may be those of the policy.
     """
     from torchvision.transforms import v2
 
@@ -94,7 +94,7 @@ def randaugment(images: Tensor, uniform: Tensor) -> Tensor:
     """RandAugment, 2 operations of magnitude 10 for each image, drawn from 14.
 
     When to use: as ``autoaugment``, where its policies, found on CIFAR-10, do not suit the images.
-    Expect: on balanced data as ``autoaugment``: -3 overall and -6 on the hard third with the small network; not measured with a
+    Expect: on balanced data as ``autoaugment``: -2 overall and -4 on the hard third with the small network; not measured with a
     larger one or on tails.
     Pitfalls: the published magnitude grows with the network; for a small one this is strong.
     """
