@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import queue
 import signal
 from pathlib import Path
 from typing import Any
@@ -80,10 +79,13 @@ def test_a_job_that_cannot_be_run_does_not_stop_the_others(tmp_path: Path, monke
         variants=(Variant("erm"),),
         seeds=(0,),
     )
-    events: queue.Queue[Event] = queue.Queue()
-    work(suite.jobs(), tmp_path, tmp_path / "r.jsonl", 1, "this session", events)
+    inbox, outbox = multiprocessing.Pipe(duplex=False)
+    work(suite.jobs(), tmp_path, tmp_path / "r.jsonl", 1, "this session", outbox)
+    events = []
+    while inbox.poll():
+        events.append(inbox.recv())
     missing, digits = suite.jobs()
-    told = [event for event in events.queue if event.kind != "running"]
+    told = [event for event in events if event.kind != "running"]
     assert [(event.kind, event.key) for event in told] == [("failed", missing.key), ("done", digits.key)]
     assert "no file nowhere.npz" in told[0].text
     assert set(read_results([tmp_path / "r.jsonl"])) == {digits.key}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import multiprocessing
 import os
-import queue
 import signal
 import sys
 import time
@@ -13,6 +13,7 @@ import traceback
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Literal
 
@@ -54,48 +55,61 @@ def run_jobs(
     workers = min(workers, len(unique))
     threads = threads or max(1, (os.cpu_count() or 1) // max(workers, 1))
     context = multiprocessing.get_context("spawn")
-    events = context.Queue()
-    task = (unique, out, results, threads, uuid.uuid4().hex, events)
+    task = (unique, out, results, threads, uuid.uuid4().hex)
     team = [_hire(context, task) for _ in range(workers)]
     deaths, errors = 0, {}
     try:
         while team:
-            event = _next(events)
-            tell(event)
-            if event is not None and event.kind == "failed":
-                errors[event.key] = event.text
-            if event is not None and event.kind == "done":
-                deaths = 0
-            for ended in [process for process in team if not process.is_alive()]:
-                team.remove(ended)
-                if ended.exitcode:
+            ended = [
+                worker for worker in team if not worker.process.is_alive()
+            ]  # before listening: their last words count
+            for event in _heard(team):
+                tell(event)
+                if event is not None and event.kind == "failed":
+                    errors[event.key] = event.text
+                if event is not None and event.kind == "done":
+                    deaths = 0
+            for worker in ended:
+                team.remove(worker)
+                worker.inbox.close()
+                if worker.process.exitcode:
                     deaths += 1
                     if deaths >= _DEATHS_IN_A_ROW:
-                        raise InputError(_died(ended.exitcode))
+                        raise InputError(_died(worker.process.exitcode))
                     team.append(_hire(context, task))
-        while (event := _next(events, wait=False)) is not None:
-            tell(event)
-            if event.kind == "failed":
-                errors[event.key] = event.text
     finally:
-        for process in team:
-            process.terminate()
-        for process in team:
-            process.join()
+        for worker in team:
+            worker.process.terminate()
+        for worker in team:
+            worker.process.join()
     return errors
 
 
-def _hire(context: Any, task: tuple[Any, ...]) -> Any:
-    process = context.Process(target=work, args=task, daemon=True)
+@dataclass(frozen=True)
+class _Worker:
+    """A process and what it says. Each has a line of its own: on a shared one, who is killed while speaking blocks the others."""
+
+    process: Any
+    inbox: Any
+
+
+def _hire(context: Any, task: tuple[Any, ...]) -> _Worker:
+    inbox, outbox = context.Pipe(duplex=False)
+    process = context.Process(target=work, args=(*task, outbox), daemon=True)
     process.start()
-    return process
+    outbox.close()  # so that the line ends with the process
+    return _Worker(process, inbox)
 
 
-def _next(events: Any, *, wait: bool = True) -> Event | None:
-    try:
-        return events.get(timeout=_POLL_SECONDS if wait else 0.1)  # type: ignore[no-any-return]
-    except queue.Empty:
-        return None
+def _heard(team: Sequence[_Worker]) -> list[Event | None]:
+    """All that was said; waits a little if nothing was, and that is None."""
+    events: list[Event | None] = []
+    ready: list[Any] = list(wait([worker.inbox for worker in team], timeout=_POLL_SECONDS))
+    for inbox in ready:
+        with contextlib.suppress(EOFError, OSError):  # the process has ended, perhaps in the middle of a word
+            while inbox.poll():
+                events.append(inbox.recv())
+    return events or [None]
 
 
 def _died(code: int) -> str:
@@ -132,10 +146,10 @@ def work(jobs: Sequence[Job], out: Path, results: Path, threads: int, session: s
                 except Exception as error:
                     text = str(error) if isinstance(error, InputError) else traceback.format_exc()
                     folder.fail(text, session)
-                    events.put(Event("failed", job.key, text=text))
+                    events.send(Event("failed", job.key, text=text))
                     continue
                 append_results(results, [result])
-                events.put(Event("done", job.key, share=1.0))
+                events.send(Event("done", job.key, share=1.0))
         if len(left) == len(open_jobs):
             time.sleep(_WAIT_SECONDS)
         _leave_if_orphan()
@@ -149,7 +163,7 @@ def _reporter(key: str, events: Any) -> Callable[[float], None]:
         nonlocal told
         if time.monotonic() - told > 1:
             told = time.monotonic()
-            events.put(Event("running", key, share))
+            events.send(Event("running", key, share))
             _leave_if_orphan()
 
     return report
