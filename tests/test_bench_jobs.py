@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from bench_suite import EPOCHS, same, tiny
 from classgap.bench import Task, Variant, read_results
 from classgap.bench.jobs import JobFolder
-from classgap.bench.pool import Event, run_jobs, work
+from classgap.bench.pool import Event, _heard, _Worker, run_jobs, work
 from classgap.bench.results import collect_done
 from classgap.bench.tables import suite_tables
 from classgap.bench.work import run_job
@@ -69,6 +70,17 @@ def test_workers_share_jobs_and_one_that_is_killed_is_replaced(done: Any, tmp_pa
     assert sorted(e.key for e in events if e.kind == "done") == sorted(results)  # every job, none twice
     found = read_results([path])
     assert all(same(found[key], result) for key, result in results.items())
+
+
+def test_who_is_cut_off_in_the_middle_of_a_word_does_not_silence_the_others() -> None:
+    (cut, cut_off), (heard, speaks) = (multiprocessing.Pipe(duplex=False) for _ in range(2))
+    os.write(cut_off.fileno(), b"\0\0\0\xff half")  # announces 255 bytes
+    cut_off.close()
+    speaks.send(Event("done", "a"))
+    speaks.send(Event("done", "b"))
+    team = [_Worker(None, cut), _Worker(None, heard)]
+    assert [event.key for event in _heard(team) if event is not None] == ["a", "b"]
+    assert _heard([_Worker(None, heard)]) == [None]
 
 
 def test_a_job_that_cannot_be_run_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

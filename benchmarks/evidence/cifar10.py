@@ -23,8 +23,8 @@ from evidence_common import (
     SMOOTHING,
     TEMPERATURE,
     margin_only,
+    more_samples,
     only_on,
-    with_validation,
 )
 
 from classgap.bench import Suite, Task, Variant
@@ -63,7 +63,7 @@ def suite() -> Suite:
                 Variant("MR², constant pull + AutoAugment", "mr2", CONSTANT.params, settings=(AUTOAUGMENT,)),
             ),
             *only_on(("wrn-10-1", "resnet20*", "resnet32*"), *DIALLED),
-            *only_on(("wrn-10-1", "resnet20"), *REFITTED, *with_validation()),
+            *only_on(("wrn-10-1", "resnet20"), *REFITTED, *more_samples()),
             *only_on(
                 ("tail*",),
                 Variant("logit adjustment", "logit_adjusted"),

@@ -27,10 +27,10 @@ from evidence_common import (
     WEIGHTED,
     WITHOUT_MARGINS,
     margin_only,
+    more_samples,
     only_on,
     pull_only,
     slower,
-    with_validation,
 )
 
 from classgap.bench import Suite, Task, Variant
@@ -84,7 +84,7 @@ def suite() -> Suite:
                 *DIALLED,
                 *DIALLED_BY_2,
                 *REFITTED,
-                *with_validation("data.per_class=150"),
+                *more_samples("data.per_class=150"),
             ),
             *only_on(
                 TRAINED_FEATURES,

@@ -51,7 +51,7 @@ REFITTED = _dialled(", refit", "stage.refit=true", note="then training once more
 DIALLED_BY_2 = _dialled(", strength 2", "stage.strength=2", "stage.ridge=1", note="their strength given")
 
 
-def with_validation(*settings: str) -> tuple[Variant, ...]:
+def more_samples(*settings: str) -> tuple[Variant, ...]:
     """The dial's control: training on as many samples more as the dial is given for validation."""
     note = "control of the gap dial: as many further training samples as it has for validation"
     return tuple(

@@ -28,9 +28,9 @@ from evidence_common import (
     SQUEEZE,
     TEMPERATURE,
     margin_only,
+    more_samples,
     only_on,
     slower,
-    with_validation,
 )
 
 from classgap.bench import Suite, Task
@@ -68,7 +68,7 @@ def suite() -> Suite:
             *ON_LOGITS,
             *DIALLED,
             *REFITTED,
-            *with_validation("data.per_class=160"),
+            *more_samples("data.per_class=160"),
             *only_on(("plain",), *SQUEEZE),
             *only_on(("plain",), DECAY, FOCAL, CENTER, LDAM, GROUP_DRO, SAM),
         ),

@@ -163,8 +163,8 @@ def _reporter(key: str, events: Any) -> Callable[[float], None]:
         nonlocal told
         if time.monotonic() - told > 1:
             told = time.monotonic()
+            _leave_if_orphan()  # first: speaking to nobody would look like a failure of the job
             events.send(Event("running", key, share))
-            _leave_if_orphan()
 
     return report
 
