@@ -14,11 +14,11 @@ from classgap.measure import bounds, calibration, geometry, groups, margins
 from classgap.measure.causes import diagnosis
 from classgap.measure.classwise import Float64s, Ints, divide, row_blocks
 from classgap.measure.confusion import Confusion
+from classgap.measure.estimating import Estimates, estimate_metrics, estimates
 from classgap.measure.groups import FREQUENCIES, THIRDS, Remainder
 from classgap.measure.inputs import Head, read_head, read_labels, read_names, read_scores, read_train_counts
-from classgap.measure.intervals import mean_interval, observed_intervals, wilson
-from classgap.measure.metrics import CORRECTED, FROM_ACCURACY
-from classgap.measure.noise import corrected, homogeneity
+from classgap.measure.intervals import mean_interval, wilson
+from classgap.measure.noise import homogeneity
 from classgap.measure.report import AuditReport, Estimate, Homogeneity, Samples
 from classgap.measure.views.plain import percent, structured
 
@@ -143,7 +143,15 @@ def _assemble(
     rng = np.random.default_rng(options.seed)
     present = confusion.support > 0
     group = groups.thirds(confusion.accuracy, options.remainder)
-    metrics = _metrics(confusion, options, rng)
+    found = estimate_metrics(
+        confusion.correct,
+        confusion.support,
+        confidence=options.confidence,
+        draws=options.n_boot,
+        rng=rng,
+        remainder=options.remainder,
+    )
+    metrics = found.metrics
     test = Homogeneity(*homogeneity(confusion.correct[present], confusion.support[present], rng))
     sections = _sections(samples, len(classes))
     columns = _columns(confusion, classes, group, train_counts, samples, options.confidence)
@@ -157,7 +165,7 @@ def _assemble(
         seed=options.seed,
         confusion=confusion,
         metrics=metrics,
-        groups=_groups(confusion, classes, metrics, train_counts, reference, options, rng),
+        groups=_groups(confusion, classes, found, train_counts, reference, options),
         per_class=structured(columns),
         homogeneity=test,
         verdict=_verdict(metrics, test, options.confidence),
@@ -168,55 +176,19 @@ def _assemble(
     )
 
 
-def _metrics(confusion: Confusion, options: _Options, rng: np.random.Generator) -> dict[str, Estimate]:
-    present = confusion.support > 0
-    correct, support = confusion.correct[present], confusion.support[present]
-    total = np.array([correct.sum() / support.sum()])
-    low, high = wilson(total, np.array([support.sum()]), options.confidence)
-    metrics = {"overall": Estimate(float(total[0]), float(low[0]), float(high[0]))}
-    settings: dict[str, Any] = {"confidence": options.confidence, "rng": rng, "remainder": options.remainder}
-    observed = observed_intervals(correct, support, n_boot=options.n_boot, **settings)
-    metrics |= estimates(FROM_ACCURACY, *observed)
-    equal = np.full((1, len(support)), 1 / len(support))
-    mean = np.array([metrics["balanced"].value])
-    metrics |= estimates(("balanced",), mean, *mean_interval(mean, equal**2, correct, support, options.confidence))
-    names = tuple(f"{name}_corrected" for name in CORRECTED)
-    return metrics | estimates(names, *corrected(correct, support, **settings))
-
-
-def estimates(names: Sequence[str], value: Float64s, low: Float64s, high: Float64s) -> dict[str, Estimate]:
-    """Arrays of values and bounds as estimates by name."""
-    return {n: Estimate(float(v), float(a), float(b)) for n, v, a, b in zip(names, value, low, high, strict=True)}
-
-
 def _groups(
     confusion: Confusion,
     classes: tuple[str, ...],
-    metrics: Mapping[str, Estimate],
+    found: Estimates,
     train_counts: Ints | None,
     reference: Reference | None,
     options: _Options,
-    rng: np.random.Generator,
 ) -> dict[str, dict[str, Estimate]]:
-    result = {"own": {name: metrics[name] for name in THIRDS}}
+    result = {"own": {name: found.metrics[name] for name in THIRDS}}
     if reference is not None:
         group = groups.thirds(_reference_accuracy(reference, classes), options.remainder)
         result["reference"] = _fixed_groups(confusion, group, THIRDS, options.confidence)
-    num_classes = confusion.num_classes
-    correct, wrong = confusion.correct, confusion.support - confusion.correct
-    right = np.repeat([1.0, 0.0], num_classes)
-    fit = groups.cross_fit(
-        np.tile(np.arange(num_classes), 2),
-        np.concatenate([correct, wrong]),
-        right,
-        right[:, None],
-        num_classes,
-        rng=rng,
-        remainder=options.remainder,
-    )
-    value = fit.means[:, 0]
-    bounds_ = mean_interval(value, fit.squared, correct, confusion.support, options.confidence)
-    result["cross"] = estimates(THIRDS, value, *bounds_)
+    result["cross"] = found.crossed
     if train_counts is not None:
         group = groups.by_frequency(train_counts, few=options.few, many=options.many)
         result["frequency"] = _fixed_groups(confusion, group, FREQUENCIES, options.confidence)

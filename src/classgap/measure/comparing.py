@@ -200,7 +200,9 @@ def _metrics(
 ) -> dict[str, Change]:
     """Changes of all metrics; with one run a side, before and after are the reports' own estimates."""
     changes = {}
-    for name, views in metric_changes(cells, n_boot=n_boot, rng=rng, remainder=remainder).items():
+    for name, views in metric_changes(
+        cells, n_boot=n_boot, confidence=confidence, rng=rng, remainder=remainder
+    ).items():
         change = _change(views, confidence)
         if cells.paired_once and confidence == sides[0][0].confidence == sides[1][0].confidence:
             change = Change(sides[0][0].metrics[name], sides[1][0].metrics[name], change.delta)

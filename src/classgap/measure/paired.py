@@ -10,7 +10,7 @@ With one seed a side it cannot be seen and is left out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from classgap.measure.classwise import Float64s, Ints, divide, group_sums
+from classgap.measure.deconvolution import corrected_values
 from classgap.measure.groups import Remainder
 from classgap.measure.intervals import replicate_blocks
 from classgap.measure.metrics import FROM_ACCURACY, evaluate
@@ -114,11 +115,13 @@ class Pooled:
     sampling: float
     seeds: float
     freedom: int
+    shift: float = 0.0  # where the interval has a second centre: value + shift
 
     def at(self, confidence: float, *, low: float = -1.0, high: float = 1.0) -> Estimate:
         """The estimate with its interval, clipped to what is possible."""
         half = float(half_width(self.sampling, self.seeds, self.freedom, (1 - confidence) / 2))
-        return Estimate(self.value, max(low, self.value - half), min(high, self.value + half))
+        below, above = min(0.0, self.shift) - half, max(0.0, self.shift) + half
+        return Estimate(self.value, max(low, self.value + below), min(high, self.value + above))
 
 
 def half_width(sampling: Any, seeds: Any, freedom: int, tail: Any) -> Any:
@@ -170,25 +173,45 @@ def group_changes(cells: Cells, squared: Float64s, by_seed: Float64s) -> list[di
 
 
 def _sampling_variance(cells: Cells, squared: Float64s, view: str) -> float:
-    """Variance of a weighted mean of class means; each class gets a pseudo-sample of the group's average square.
+    """Variance of a weighted mean of class means, for classes of any size.
 
-    Two further pseudo-samples, one each way, keep a group in which no sample changed from looking certain.
+    A sample of weight ``w`` that changed by ``d`` adds ``w² d²``: the variance it has if gains and losses are equally
+    likely, which needs no second sample of its class. Of the square of a class's mean change, the share
+    ``(n - 1) / (n + 9)`` is taken off: nothing with one sample, nearly all with many. Two further changed samples, with the
+    weight that the changed samples have on average, keep a group in which few samples changed from looking certain.
+    For the accuracies before and after (``view``), the variance within classes is estimated from classes with two
+    samples or more, with one pseudo-sample of the variance within the group as a whole.
     """
     signs = VIEWS[view]
     value = signs[0] * cells.before + signs[1] * cells.after
-    mean = divide(cells.class_sum(value), cells.support)
-    value = value - mean[cells.class_of]
-    spread = cells.class_sum(value**2)
+    size = np.maximum(cells.support, 1)
+    mean = np.nan_to_num(divide(cells.class_sum(value), cells.support))
+    square = cells.class_sum(value**2)
     member = squared > 0
-    typical = (spread[member].sum() + 2) / (cells.support[member].sum() + 2)
-    return float((squared * (spread + typical) / np.maximum(cells.support, 1) ** 2).sum())
+    if not member.any():
+        return 0.0
+    if view == "delta":
+        spread = square - (size - 1) / (size + 9) * size * mean**2
+        weight = squared / size**2  # of one sample
+        changed = square + cells.support / cells.support[member].sum()
+        extra = 2 * (weight**2 * changed).sum() / (weight * changed).sum()
+        typical = square[member].sum() / cells.support[member].sum()
+        return float((weight * (spread + 0.5 * typical * member)).sum() + extra)
+    centre = cells.class_sum(value)[member].sum() / cells.support[member].sum()
+    typical = (square[member].sum() + 1) / (cells.support[member].sum() + 2) - centre**2
+    return float((squared * (square - size * mean**2 + max(typical, 0.0)) / size**2).sum())
 
 
 def metric_changes(
-    cells: Cells, *, n_boot: int, rng: np.random.Generator, remainder: Remainder
+    cells: Cells, *, n_boot: int, confidence: float, rng: np.random.Generator, remainder: Remainder
 ) -> dict[str, dict[str, Pooled]]:
-    """Before, after and delta of every metric under each run's own ranking, by a paired bootstrap of the samples."""
-    names = ("overall", *FROM_ACCURACY)
+    """Before, after and delta of every metric under each run's own ranking.
+
+    The noise of a difference is measured by exchanging *before* and *after* at random, sample by sample: under "no
+    difference" every such exchange is as likely as what was seen, so the interval leaves out 0 in at most the stated share of
+    cases, for any metric and any class size. The noise-corrected difference (:mod:`classgap.measure.deconvolution`) marks
+    how far the observed one may be off because the noise of both sides does not cancel; the interval holds both.
+    """
     present = np.flatnonzero(cells.support)
     share = cells.support[present] / cells.support.sum()
 
@@ -197,52 +220,81 @@ def metric_changes(
         return np.concatenate([overall, evaluate(accuracy, remainder=remainder)], axis=-1)
 
     value = evaluated(cells.accuracy[present].T)  # (S, M)
-    draws = np.concatenate(
-        [evaluated(_resample(cells, block, rng)) for block in replicate_blocks(n_boot, len(cells.count))]
-    )  # (B, S, M)
-    split = cells.num_before
-    within = draws.var(0)  # of one run
+    exchanged = np.concatenate(
+        [evaluated(_exchange(cells, block, rng)) for block in replicate_blocks(n_boot, len(cells.count))]
+    )  # (B, 2, M)
+    noise = np.abs(exchanged[:, 1] - exchanged[:, 0])
+    # the smallest bound that at most the stated share of exchanges exceeds, what was seen being one of them
+    place = min(len(noise) - 1, int(np.ceil(confidence * (len(noise) + 1))) - 1)
+    width = np.sort(noise, axis=0)[place]
+    spread = np.maximum(width / -_normal(confidence), noise.std(0))
+    clean = _clean_changes(cells, present, rng, n_boot, remainder)
+    seeds = _seed_share(cells)
     results: dict[str, dict[str, Pooled]] = {}
-    for m, name in enumerate(names):
-        sides = draws[:, :split, m].mean(1), draws[:, split:, m].mean(1)
+    for m, name in enumerate(METRIC_NAMES):
         results[name] = {}
-        for view, signs in VIEWS.items():
-            sampling = float(np.var(signs[0] * sides[0] + signs[1] * sides[1], ddof=1))
-            shared = _shared_variance(draws[:, :split, m], draws[:, split:, m])
-            noise = max(0.0, float(within[:, m].mean()) - shared)
-            results[name][view] = pool(cells, view, value[:, m], sampling, noise)
+        for view in VIEWS:
+            sampling = float(spread[m]) ** 2 * (1.0 if view == "delta" else 0.5)
+            noise_between = seeds * sampling * (cells.num_before * cells.num_after / cells.right.shape[1])
+            pooled = pool(cells, view, value[:, m], sampling, noise_between)
+            shift = clean.get(name, pooled.value) - pooled.value if view == "delta" else 0.0
+            results[name][view] = replace(pooled, shift=shift)
     return results
 
 
-def _shared_variance(*sides: Float64s) -> float:
-    """Mean covariance between runs of the same side over replicates ``(B, runs)``: the part all runs have in common."""
-    covariances = []
-    for side in sides:
-        matrix = np.atleast_2d(np.cov(side, rowvar=False))
-        covariances += list(matrix[np.triu_indices(len(matrix), 1)])
-    return float(np.mean(covariances)) if covariances else 0.0
+METRIC_NAMES = ("overall", *FROM_ACCURACY)
 
 
-def _resample(cells: Cells, size: int, rng: np.random.Generator) -> Float64s:
-    """Class accuracies ``(size, S, K present)`` after redrawing each class's samples with replacement.
+def _normal(confidence: float) -> float:
+    from scipy.special import ndtri
 
-    Counts are multinomial over the cells of a class, drawn cell by cell as binomials of what is left.
+    return float(ndtri((1 - confidence) / 2))
+
+
+def _seed_share(cells: Cells) -> float:
+    """Share of the sampling variance of the mean change that also shows between the runs of a side."""
+    if cells.paired_once:
+        return 0.0
+    change = (cells.after - cells.before) ** 2
+    total = float((cells.count * change).sum())
+    scale = 1 / cells.num_before + 1 / cells.num_after
+    between = scale * float((cells.support * np.nan_to_num(cells.seed_noise)).sum())
+    return min(1.0, between / total) if total > 0 else 0.0
+
+
+def _clean_changes(
+    cells: Cells, present: Ints, rng: np.random.Generator, draws: int, remainder: Remainder
+) -> dict[str, float]:
+    """Differences of the noise-corrected metrics, of the mean over the runs of each side."""
+    names = tuple(name for name in FROM_ACCURACY if name != "balanced")
+    size = cells.support[present]
+    sides: list[list[Float64s]] = [[], []]
+    for run, accuracy in enumerate(cells.accuracy[present].T):
+        hits = np.rint(accuracy * size).astype(np.int64)
+        found = corrected_values(hits, size, names, draws=min(draws, 200), rng=rng, remainder=remainder)
+        sides[run >= cells.num_before].append(found)
+    delta = np.mean(sides[1], axis=0) - np.mean(sides[0], axis=0)
+    return dict(zip(names, delta.tolist(), strict=True))
+
+
+def _exchange(cells: Cells, size: int, rng: np.random.Generator) -> Float64s:
+    """Class accuracies ``(size, 2, K present)`` of *before* and *after*, exchanged in half of each cell's samples at random.
+
+    With several runs per side a sample's value is its share of runs that are right.
     """
     starts = np.flatnonzero(np.concatenate(([True], cells.class_of[1:] != cells.class_of[:-1])))
-    lengths = np.diff(np.append(starts, len(cells.count)))
     support = np.add.reduceat(cells.count, starts)
-    left = np.broadcast_to(support, (size, len(support))).copy()
-    mass = support.copy()
-    drawn = np.zeros((size, len(cells.count)), dtype=np.int64)
-    for position in range(int(lengths.max())):
-        which = np.flatnonzero(lengths > position)
-        cell = starts[which] + position
-        drawn[:, cell] = rng.binomial(left[:, which], cells.count[cell] / mass[which])
-        left[:, which] -= drawn[:, cell]
-        mass[which] -= cells.count[cell]
-        mass[mass == 0] = 1  # nothing left to draw: the share is 0/1
-    hits = [np.add.reduceat(drawn * column.astype(np.int64), starts, axis=1) for column in cells.right.T]
-    return np.stack(hits, axis=1) / support
+    change = cells.after - cells.before
+    moved = np.flatnonzero(change != 0)
+    total = np.add.reduceat(cells.count * (cells.before + cells.after), starts)
+    owner = np.searchsorted(starts, moved, side="right") - 1
+    flipped = rng.binomial(cells.count[moved], 0.5, size=(size, len(moved)))
+    by_cell = (2 * flipped - cells.count[moved]) * change[moved]
+    difference = np.zeros((size, len(starts)))
+    if len(moved):
+        first = np.flatnonzero(np.concatenate(([True], owner[1:] != owner[:-1])))
+        difference[:, owner[first]] = np.add.reduceat(by_cell, first, axis=1)
+    return np.asarray(np.stack([total - difference, total + difference], axis=1) / (2 * support))
 
 
 @dataclass(frozen=True, eq=False)
