@@ -200,13 +200,12 @@ def _metrics(
 ) -> dict[str, Change]:
     """Changes of all metrics; with one run a side, before and after are the reports' own estimates."""
     changes = {}
-    for name, views in metric_changes(
-        cells, n_boot=n_boot, confidence=confidence, rng=rng, remainder=remainder
-    ).items():
-        change = _change(views, confidence)
+    found = metric_changes(cells, n_boot=n_boot, confidence=confidence, rng=rng, remainder=remainder)
+    for name, change in found.items():
+        levels = change.before, change.after
         if cells.paired_once and confidence == sides[0][0].confidence == sides[1][0].confidence:
-            change = Change(sides[0][0].metrics[name], sides[1][0].metrics[name], change.delta)
-        changes[name] = change
+            levels = sides[0][0].metrics[name], sides[1][0].metrics[name]
+        changes[name] = Change(*levels, change.delta.at(confidence))
     return changes
 
 

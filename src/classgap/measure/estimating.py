@@ -19,10 +19,17 @@ from classgap.measure.true_intervals import Bounds, cross_weights, true_interval
 
 @dataclass(frozen=True, eq=False)
 class Estimates:
-    """``metrics`` by name (also ``*_corrected``), and the cross-fitted thirds. All intervals are for the true accuracies."""
+    """Estimates of the true accuracies' metrics; every interval is for the truth.
+
+    Attributes:
+        metrics: By name, also ``*_corrected``.
+        crossed: The cross-fitted thirds.
+        clean: The value of every metric with the noise removed.
+    """
 
     metrics: dict[str, Estimate]
     crossed: dict[str, Estimate]
+    clean: dict[str, float]
 
 
 def estimate_metrics(
@@ -48,16 +55,17 @@ def estimate_metrics(
     observed = dict(zip(FROM_ACCURACY, values.tolist(), strict=True))
     fit = _crossed(correct, support, rng, remainder)
     bounds = true_intervals(correct, support, fit, observed, confidence=confidence, remainder=remainder)
-    clean = corrected_values(correct, support, CORRECTED, draws=draws, rng=rng, remainder=remainder)
-    cleaned = _consistent(dict(zip(CORRECTED, clean.tolist(), strict=True)), observed)
+    values = corrected_values(correct, support, FROM_ACCURACY, draws=draws, rng=rng, remainder=remainder)
+    clean = dict(zip(FROM_ACCURACY, values.tolist(), strict=True))
+    clean |= _consistent({name: clean[name] for name in CORRECTED}, observed)
     total = np.array([correct.sum() / support.sum()])
     low, high = wilson(total, support.sum(keepdims=True), confidence)
     metrics = {"overall": Estimate(float(total[0]), float(low[0]), float(high[0]))}
     metrics |= {name: Estimate(value, *bounds[name]) for name, value in observed.items()}
-    metrics |= {f"{name}_corrected": _including(value, bounds[name]) for name, value in cleaned.items()}
+    metrics |= {f"{name}_corrected": _including(clean[name], bounds[name]) for name in CORRECTED}
     thirds = np.clip(fit.means[:3, 0], 0, 1).tolist()
     crossed = {name: _including(value, bounds[name]) for name, value in zip(THIRDS, thirds, strict=True)}
-    return Estimates(metrics, crossed)
+    return Estimates(metrics, crossed, clean | {"overall": metrics["overall"].value})
 
 
 def estimates(names: Sequence[str], value: Float64s, low: Float64s, high: Float64s) -> dict[str, Estimate]:

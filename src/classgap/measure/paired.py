@@ -18,13 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from classgap.measure.classwise import Float64s, Ints, divide, group_sums
-from classgap.measure.deconvolution import corrected_values
+from classgap.measure.estimating import Estimates, estimate_metrics
 from classgap.measure.groups import Remainder
 from classgap.measure.intervals import replicate_blocks
 from classgap.measure.metrics import FROM_ACCURACY, evaluate
 from classgap.measure.report import Estimate
 
 _BORROWED_FREEDOM = 4  # how many seeds' worth of evidence the average class lends to each class's seed variance
+SMALL = 5  # classes with fewer samples do not tell how far apart the true accuracies are
+ONE_CLASS_DECIDES = ("worst", "worst_decile", "gap", "harmonic_mean", "geometric_mean")
+_UNCERTAIN_NOISE = 0.5  # share of the removed noise of each side that is regarded as uncertain
 _MAX_PACKED_RUNS = 40  # the pattern of hits and the class index share one 64-bit key
 
 
@@ -115,13 +118,17 @@ class Pooled:
     sampling: float
     seeds: float
     freedom: int
-    shift: float = 0.0  # where the interval has a second centre: value + shift
+    shift: float = 0.0  # the interval has a second centre: value + shift
+    slack: float = 0.0  # added to each side
+    outer: tuple[float, float] | None = None  # the interval is never narrower than this
 
     def at(self, confidence: float, *, low: float = -1.0, high: float = 1.0) -> Estimate:
         """The estimate with its interval, clipped to what is possible."""
-        half = float(half_width(self.sampling, self.seeds, self.freedom, (1 - confidence) / 2))
-        below, above = min(0.0, self.shift) - half, max(0.0, self.shift) + half
-        return Estimate(self.value, max(low, self.value + below), min(high, self.value + above))
+        half = float(half_width(self.sampling, self.seeds, self.freedom, (1 - confidence) / 2)) + self.slack
+        bottom, top = self.value + min(0.0, self.shift) - half, self.value + max(0.0, self.shift) + half
+        if self.outer is not None:
+            bottom, top = min(bottom, self.outer[0]), max(top, self.outer[1])
+        return Estimate(self.value, max(low, bottom), min(high, top))
 
 
 def half_width(sampling: Any, seeds: Any, freedom: int, tail: Any) -> Any:
@@ -202,53 +209,114 @@ def _sampling_variance(cells: Cells, squared: Float64s, view: str) -> float:
     return float((squared * (square - size * mean**2 + max(typical, 0.0)) / size**2).sum())
 
 
+@dataclass(frozen=True)
+class MetricChange:
+    """A metric before and after, pooled over the runs of each side, and its difference."""
+
+    before: Estimate
+    after: Estimate
+    delta: Pooled
+
+
 def metric_changes(
     cells: Cells, *, n_boot: int, confidence: float, rng: np.random.Generator, remainder: Remainder
-) -> dict[str, dict[str, Pooled]]:
+) -> dict[str, MetricChange]:
     """Before, after and delta of every metric under each run's own ranking.
 
-    The noise of a difference is measured by exchanging *before* and *after* at random, sample by sample: under "no
-    difference" every such exchange is as likely as what was seen, so the interval leaves out 0 in at most the stated share of
-    cases, for any metric and any class size. The noise-corrected difference (:mod:`classgap.measure.deconvolution`) marks
-    how far the observed one may be off because the noise of both sides does not cancel; the interval holds both.
+    Overall and balanced accuracy are weighted means (:func:`group_changes`). The noise of the other differences is measured
+    by exchanging *before* and *after* at random, sample by sample: under "no difference" every such exchange is as likely as
+    what was seen, so the interval leaves out 0 in at most the stated share of cases, for any metric and any class size.
+    It is widened where the difference is not 0 and the sampling noise of the two sides need not cancel: it holds the
+    noise-corrected difference too (:mod:`classgap.measure.deconvolution`), with half of what was removed regarded as
+    uncertain, and where classes are small (:data:`SMALL`) it is as wide as each side's own interval for the truth.
     """
-    present = np.flatnonzero(cells.support)
-    share = cells.support[present] / cells.support.sum()
-
-    def evaluated(accuracy: Float64s) -> Float64s:
-        overall = (accuracy * share).sum(-1, keepdims=True)
-        return np.concatenate([overall, evaluate(accuracy, remainder=remainder)], axis=-1)
-
-    value = evaluated(cells.accuracy[present].T)  # (S, M)
-    exchanged = np.concatenate(
-        [evaluated(_exchange(cells, block, rng)) for block in replicate_blocks(n_boot, len(cells.count))]
-    )  # (B, 2, M)
-    noise = np.abs(exchanged[:, 1] - exchanged[:, 0])
-    # the smallest bound that at most the stated share of exchanges exceeds, what was seen being one of them
-    place = min(len(noise) - 1, int(np.ceil(confidence * (len(noise) + 1))) - 1)
-    width = np.sort(noise, axis=0)[place]
-    spread = np.maximum(width / -_normal(confidence), noise.std(0))
-    clean = _clean_changes(cells, present, rng, n_boot, remainder)
-    seeds = _seed_share(cells)
-    results: dict[str, dict[str, Pooled]] = {}
+    runs = _estimate_runs(cells, confidence, n_boot, rng, remainder)
+    spread = _exchange_spread(cells, confidence, n_boot, rng, remainder)
+    linear = _linear_changes(cells)
+    decided = _decided_by_small_classes(cells.support)
+    results = {}
     for m, name in enumerate(METRIC_NAMES):
-        results[name] = {}
-        for view in VIEWS:
-            sampling = float(spread[m]) ** 2 * (1.0 if view == "delta" else 0.5)
-            noise_between = seeds * sampling * (cells.num_before * cells.num_after / cells.right.shape[1])
-            pooled = pool(cells, view, value[:, m], sampling, noise_between)
-            shift = clean.get(name, pooled.value) - pooled.value if view == "delta" else 0.0
-            results[name][view] = replace(pooled, shift=shift)
+        estimates = [run.metrics[name] for run in runs]
+        by_seed = np.array([estimate.value for estimate in estimates])
+        delta = linear.get(name)
+        if delta is None:
+            sampling = float(spread[m]) ** 2
+            noise_between = _seed_share(cells) * sampling * (cells.num_before * cells.num_after / len(runs))
+            sides = _sides(cells, [run.clean[name] - run.metrics[name].value for run in runs])
+            delta = replace(
+                pool(cells, "delta", by_seed, sampling, noise_between),
+                shift=sides[1] - sides[0],
+                slack=_UNCERTAIN_NOISE * float(np.hypot(*sides)),
+                outer=_outer(cells, estimates) if name in decided else None,
+            )
+        levels = _levels(cells, estimates)
+        results[name] = MetricChange(*levels, delta)
     return results
 
 
 METRIC_NAMES = ("overall", *FROM_ACCURACY)
 
 
-def _normal(confidence: float) -> float:
+def _estimate_runs(
+    cells: Cells, confidence: float, draws: int, rng: np.random.Generator, remainder: Remainder
+) -> list[Estimates]:
+    """Every run on its own."""
+    hits = np.rint(np.nan_to_num(cells.accuracy) * cells.support[:, None]).astype(np.int64)
+    settings: dict[str, Any] = {"confidence": confidence, "draws": min(draws, 200), "remainder": remainder}
+    return [estimate_metrics(column, cells.support, rng=rng, **settings) for column in hits.T]
+
+
+def _exchange_spread(
+    cells: Cells, confidence: float, n_boot: int, rng: np.random.Generator, remainder: Remainder
+) -> Float64s:
+    """Standard error of every metric's difference such that a normal interval ends where few exchanges go beyond."""
     from scipy.special import ndtri
 
-    return float(ndtri((1 - confidence) / 2))
+    share = cells.support[cells.support > 0] / cells.support.sum()
+
+    def evaluated(accuracy: Float64s) -> Float64s:
+        overall = (accuracy * share).sum(-1, keepdims=True)
+        return np.concatenate([overall, evaluate(accuracy, remainder=remainder)], axis=-1)
+
+    exchanged = np.concatenate(
+        [evaluated(_exchange(cells, block, rng)) for block in replicate_blocks(n_boot, len(cells.count))]
+    )  # (B, 2, M)
+    noise = np.abs(exchanged[:, 1] - exchanged[:, 0])
+    # the smallest bound that at most the stated share of exchanges exceeds, what was seen being one of them
+    place = min(len(noise) - 1, int(np.ceil(confidence * (len(noise) + 1))) - 1)
+    return np.asarray(np.maximum(np.sort(noise, axis=0)[place] / ndtri((1 + confidence) / 2), noise.std(0)))
+
+
+def _linear_changes(cells: Cells) -> dict[str, Pooled]:
+    """Differences of the means over samples and over classes."""
+    present = cells.support > 0
+    weight = np.stack([cells.support / cells.support.sum(), present / present.sum()])
+    found = group_changes(cells, weight**2, weight @ np.nan_to_num(cells.accuracy))
+    return {"overall": found[0]["delta"], "balanced": found[1]["delta"]}
+
+
+def _sides(cells: Cells, by_run: Sequence[float]) -> tuple[float, float]:
+    """Mean over the runs before and over the runs after."""
+    split = cells.num_before
+    return float(np.mean(by_run[:split])), float(np.mean(by_run[split:]))
+
+
+def _outer(cells: Cells, estimates: Sequence[Estimate]) -> tuple[float, float]:
+    """Differences between the ends of each side's intervals for the true accuracies."""
+    lows, highs = (_sides(cells, [getattr(e, end) for e in estimates]) for end in ("low", "high"))
+    return lows[1] - highs[0], highs[1] - lows[0]
+
+
+def _levels(cells: Cells, estimates: Sequence[Estimate]) -> tuple[Estimate, Estimate]:
+    """Mean estimate of each side; with several runs the variance between them is added to the distance of both ends."""
+    values, lows, highs = (_sides(cells, [getattr(e, end) for e in estimates]) for end in ("value", "low", "high"))
+    between = float(_between(cells, np.array([e.value for e in estimates]))) if len(estimates) > 2 else 0.0
+    sides = []
+    for value, low, high, runs in zip(values, lows, highs, (cells.num_before, cells.num_after), strict=True):
+        extra = float(half_width(0.0, between / runs, len(estimates) - 2, 0.025)) if between else 0.0
+        below, above = np.hypot(value - low, extra), np.hypot(high - value, extra)
+        sides.append(Estimate(value, float(max(0.0, value - below)), float(min(1.0, value + above))))
+    return sides[0], sides[1]
 
 
 def _seed_share(cells: Cells) -> float:
@@ -262,19 +330,14 @@ def _seed_share(cells: Cells) -> float:
     return min(1.0, between / total) if total > 0 else 0.0
 
 
-def _clean_changes(
-    cells: Cells, present: Ints, rng: np.random.Generator, draws: int, remainder: Remainder
-) -> dict[str, float]:
-    """Differences of the noise-corrected metrics, of the mean over the runs of each side."""
-    names = tuple(name for name in FROM_ACCURACY if name != "balanced")
-    size = cells.support[present]
-    sides: list[list[Float64s]] = [[], []]
-    for run, accuracy in enumerate(cells.accuracy[present].T):
-        hits = np.rint(accuracy * size).astype(np.int64)
-        found = corrected_values(hits, size, names, draws=min(draws, 200), rng=rng, remainder=remainder)
-        sides[run >= cells.num_before].append(found)
-    delta = np.mean(sides[1], axis=0) - np.mean(sides[0], axis=0)
-    return dict(zip(names, delta.tolist(), strict=True))
+def _decided_by_small_classes(support: Ints) -> tuple[str, ...]:
+    """Metrics whose truth the samples do not tell: all ranked ones where most classes are small, and those that a single
+    class decides where any class is.
+    """
+    size = support[support > 0]
+    if np.median(size) < SMALL:
+        return FROM_ACCURACY
+    return ONE_CLASS_DECIDES if size.min() < SMALL else ()
 
 
 def _exchange(cells: Cells, size: int, rng: np.random.Generator) -> Float64s:

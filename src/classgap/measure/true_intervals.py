@@ -207,7 +207,7 @@ def _standard_deviation(counts: Counts, tail: float) -> Bounds:
     fourth = np.maximum((size - 2) * (size - 3), 0) / pairs * p**4 + 4 * np.maximum(size - 2, 0) / pairs * p**3
     square_noise = np.where(single, 0.0, fourth + 2 * p**2 / pairs - p**4)
     joint = np.where(single, 0.0, ((size - 2) * p**3 + 2 * p**2) / size - p**3)
-    z = z_value(1 - 2 * tail)
+    z = z_value(1 - tail)  # half the tail: with few classes the estimate is skewed
     ones = int(single.sum())
     of_ones = float(share[single].mean()) if ones else 0.0
     results = []
@@ -241,9 +241,7 @@ def _largest_gap(counts: Counts, tail: float) -> float:
     The truly best and the truly worst class are one particular pair, so no allowance for choosing is due. The bound of a
     difference joins those of both classes (Newcombe 1998, "square-and-add").
     """
-    pairs, first, number = np.unique(
-        np.stack([counts.support, counts.correct], axis=1), axis=0, return_index=True, return_counts=True
-    )
+    pairs, first = np.unique(np.stack([counts.support, counts.correct], axis=1), axis=0, return_index=True)
     share = pairs[:, 1] / pairs[:, 0]
     above = counts.bound(tail, upper=True)[first] - share
     below = share - counts.bound(tail, upper=False)[first]
@@ -251,8 +249,7 @@ def _largest_gap(counts: Counts, tail: float) -> float:
     if max(len(high), len(low)) > _MAX_FRONTIER:
         return float(np.clip((share + above).max() - (share - below).min(), 0, 1))
     widest = share[high][:, None] - share[low] + np.hypot(above[high][:, None], below[low])
-    same = (high[:, None] == low) & (number[high] == 1)[:, None]  # a class does not differ from itself
-    return float(np.clip(np.where(same, 0.0, widest).max(), 0, 1))
+    return float(np.clip(widest.max(), 0, 1))
 
 
 def _frontier(value: Float64s, width: Float64s) -> Ints:
