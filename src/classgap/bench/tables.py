@@ -198,8 +198,10 @@ def _difference_table(
             delta = (found.groups[ranking][group] if ranking else found.metrics[group]).delta
             cells.append(difference(delta.value, delta.low, delta.high))
         lines.append((row.variant.name, _runs(row), *cells, found.verdict.title))
+    seeds = max((len(row.seeds) for row in rows), default=0)
+    over = "samples and seeds" if seeds > 1 else "samples only, not over training runs"
     caption = (
-        f"Difference to {suite.reference} in points, same test samples, with {CONFIDENCE:.0%} interval over samples and seeds "
+        f"Difference to {suite.reference} in points, same test samples, with {CONFIDENCE:.0%} interval over {over} "
         f"({_seeds(rows)}); ↑ ↓ where it leaves out 0. The verdict rests on the cross-fitted thirds and allows for asking four "
         f"questions; of many variants a few look different by chance. Reference ranking: {RANKINGS['reference']}. "
         f"Epoch: {rule.meaning}."

@@ -19,6 +19,7 @@ from classgap.measure.groups import FREQUENCIES, THIRDS, Remainder
 from classgap.measure.inputs import Head, read_head, read_labels, read_names, read_scores, read_train_counts
 from classgap.measure.intervals import mean_interval, wilson
 from classgap.measure.noise import homogeneity
+from classgap.measure.paired import SMALL
 from classgap.measure.report import AuditReport, Estimate, Homogeneity, Samples
 from classgap.measure.views.plain import percent, structured
 
@@ -73,11 +74,11 @@ def audit(
         head: The last layer: its weight ``(K, d)``, a pair ``(weight, bias)``, or an object with both.
         class_names: Names in class order. Labels that are numbers are then indices into them.
         train_counts: Training samples of each class, in class order or by name.
-        confidence: Of all intervals.
-        seed: Of everything simulated.
+        confidence: Confidence level of the intervals.
+        seed: Random seed.
         scores_kind: What ``scores`` are; ``"auto"`` takes rows that sum to 1 for probabilities.
-        reference: Another report, or one number a class, whose order defines the thirds of ``groups["reference"]``.
-        n_boot: Bootstrap replicates.
+        reference: Another report, or one number per class, whose order defines the thirds of ``groups["reference"]``.
+        n_boot: Number of posterior draws behind the ``*_corrected`` values.
         remainder: Which thirds get the classes left over when K is not a multiple of 3.
         few, many: A class with fewer than ``few`` training samples is "few", with more than ``many`` "many".
     Example:
@@ -297,13 +298,14 @@ def _verdict(metrics: Mapping[str, Estimate], test: Homogeneity, confidence: flo
         return "There is no gap to judge: every class present has the same accuracy."
     if test.p_value < 1 - confidence:
         return (
-            f"The gap is real ({chance}): of the {percent(gap.value)} observed between best and worst class, "
+            f"The gap is real ({chance}): of the {percent(gap.value)} observed between best and worst class, about "
             f"{percent(true_gap.value)} remain without sampling noise "
-            f"({percent(true_gap.low)} to {percent(true_gap.high)})."
+            f"({confidence:.0%} interval {percent(true_gap.low)} to {percent(true_gap.high)})."
         )
     return (
         f"The gap may be noise ({chance}): classes of equal accuracy would often differ by the {percent(gap.value)} "
-        f"observed; the true gap is at most about {percent(true_gap.high)}."
+        f"observed; the best estimate of the true gap is {percent(true_gap.value)}, and it is at most "
+        f"{percent(true_gap.high)} ({confidence:.0%} confidence)."
     )
 
 
@@ -323,4 +325,9 @@ def _notes(confusion: Confusion, classes: tuple[str, ...]) -> list[str]:
     small = int(((confusion.support > 0) & (confusion.support < 10)).sum())
     if small:
         notes.append(f"{small} class{'es have' if small > 1 else ' has'} fewer than 10 samples; mind the intervals")
+    if np.median(confusion.support[confusion.support > 0]) < SMALL:
+        notes.append(
+            f"most classes have fewer than {SMALL} samples: which class is worst and how large the true gap is cannot be "
+            "said from them; the intervals of the worst class, the gap and the thirds are as wide as that"
+        )
     return notes

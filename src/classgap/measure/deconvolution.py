@@ -19,7 +19,9 @@ from classgap.measure.classwise import Float64s, Ints
 from classgap.measure.groups import Remainder
 from classgap.measure.metrics import evaluate
 
-_GRID = 200  # atoms that may be used, equally spaced in the angle arcsin sqrt(p), plus as many of the observed accuracies
+_GRID = (
+    200  # atoms that may be used, equally spaced in the angle arcsin sqrt(p), plus as many of the observed accuracies
+)
 _MAX_PAIRS = 2000  # distinct pairs used to fit; more are thinned evenly along the observed accuracy
 _MAX_ITERATIONS = 60
 _TOLERANCE = 1e-6  # of the log-likelihood of one class
@@ -44,7 +46,7 @@ def fit(correct: Ints, support: Ints) -> Mixture:
     grid = _grid(pairs[:, 1] / pairs[:, 0])
     likelihood = _likelihood(pairs[:, 1], pairs[:, 0], grid)
     share = count / count.sum()
-    weight = _start(grid, pairs[:, 1] @ count / (pairs[:, 0] @ count))
+    weight = _start(grid, float(pairs[:, 1] @ count) / float(pairs[:, 0] @ count))
     density = likelihood @ weight
     for _ in range(_MAX_ITERATIONS):
         gradient = (share / density) @ likelihood - 1

@@ -137,9 +137,7 @@ def cross_fit(
     return CrossFit(np.where(used, means / (2 * splits), np.nan), squared / (2 * splits))
 
 
-def _split(
-    halves: Ints, count: Ints, ranked_by: Float64s, starts: Ints, prior: float
-) -> tuple[Ints, Ints]:
+def _split(halves: Ints, count: Ints, ranked_by: Float64s, starts: Ints, prior: float) -> tuple[Ints, Ints]:
     """For each row of cells ranked on: the classes from best to worst, and the cells to score on."""
     totals = np.add.reduceat(count, starts)
     taken = np.add.reduceat(halves, starts, axis=1)

@@ -67,7 +67,7 @@ class Counts:
         share = (rare + rate) / (self.support + 1)
         bound = clopper_pearson(rare.sum(keepdims=True), np.array([total]), 0.025)[1][0]
         share = np.minimum(share * max(1.0, bound / rate), np.maximum(share, 0.5))
-        return share if hits < total - hits else 1 - share
+        return np.asarray(share if hits < total - hits else 1 - share)
 
     def bound(self, tail: float, *, upper: bool) -> Float64s:
         """One-sided exact bound of every class that fails with probability ``tail``."""
@@ -228,7 +228,9 @@ def _gap(counts: Counts, tail: float) -> Bounds:
     third = tail / 3
     each = _sidak(third / 2, counts.num_classes)
     lows = [float(counts.bound(each, upper=False).max() - counts.bound(each, upper=True).min())]
-    lows.append(2 * _standard_deviation(counts, third)[0])  # no distribution between two ends is wider than half at each
+    lows.append(
+        2 * _standard_deviation(counts, third)[0]
+    )  # no distribution between two ends is wider than half at each
     easy, hard = counts.crossed[0], counts.crossed[2]
     down, up = easy - counts.cross(0, third, upper=False), counts.cross(2, third, upper=True) - hard
     lows.append(float(easy - hard - np.hypot(down, up)))
