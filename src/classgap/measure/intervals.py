@@ -34,20 +34,19 @@ def wilson(share: Float64s, size: Float64s | Ints, confidence: float) -> tuple[F
     return np.clip(np.minimum(centre - half, share), 0, 1), np.clip(np.maximum(centre + half, share), 0, 1)
 
 
-def clopper_pearson(correct: Ints, support: Ints, tail: float) -> tuple[Float64s, Float64s]:
-    """Exact bounds of a binomial share, each of which fails with probability ``tail`` at most; sizes must be positive.
+def clopper_pearson(correct: Ints, support: Ints, tail: float, *, upper: bool) -> Float64s:
+    """Exact bound of a binomial share that fails with probability ``tail`` at most; sizes must be positive.
 
     Example:
-        >>> low, high = clopper_pearson(np.array([0, 10]), np.array([10, 10]), 0.025)
-        >>> low.round(3), high.round(3)
-        (array([0.   , 0.692]), array([0.308, 1.   ]))
+        >>> clopper_pearson(np.array([0, 10]), np.array([10, 10]), 0.025, upper=True).round(3)
+        array([0.308, 1.   ])
     """
     from scipy.special import betaincinv
 
+    if not upper:
+        return 1 - clopper_pearson(support - correct, support, tail, upper=True)
     wrong = support - correct
-    low = np.where(correct > 0, betaincinv(np.maximum(correct, 1), wrong + 1, tail), 0.0)
-    high = np.where(wrong > 0, betaincinv(correct + 1, np.maximum(wrong, 1), 1 - tail), 1.0)
-    return low, high
+    return np.where(wrong > 0, betaincinv(correct + 1, np.maximum(wrong, 1), 1 - tail), 1.0)
 
 
 def mean_interval(
@@ -69,13 +68,22 @@ def mean_interval(
         >>> low.round(3), high.round(3)  # 9 of 10
         (array([0.555]), array([0.997]))
     """
-    high = _upper(value, squared, correct, support, (1 - confidence) / 2)
-    low = 1 - _upper(1 - value, squared, support - correct, support, (1 - confidence) / 2)
-    return np.minimum(low, value), np.maximum(high, value)
+    tail = (1 - confidence) / 2
+    low = mean_bound(value, squared, correct, support, tail, upper=False)
+    return low, mean_bound(value, squared, correct, support, tail, upper=True)
+
+
+def mean_bound(
+    value: Float64s, squared: Float64s, correct: Ints, support: Ints, tail: float, *, upper: bool
+) -> Float64s:
+    """One end of :func:`mean_interval`, which fails with probability ``tail``."""
+    if upper:
+        return np.maximum(_upper(value, squared, correct, support, tail), value)
+    return np.minimum(1 - _upper(1 - value, squared, support - correct, support, tail), value)
 
 
 def _upper(value: Float64s, squared: Float64s, correct: Ints, support: Ints, tail: float) -> Float64s:
-    """Upper bound of a weighted mean that fails with probability ``tail``; nan where nothing has weight."""
+    """Upper bound of a weighted mean; nan where nothing has weight."""
     from scipy.special import betaincinv
 
     size = np.maximum(support, 1)

@@ -27,7 +27,7 @@ import numpy as np
 
 from classgap.measure.classwise import Float64s, Ints
 from classgap.measure.groups import CrossFit, Remainder, rank_weights, third_sizes
-from classgap.measure.intervals import clopper_pearson, mean_interval, z_value
+from classgap.measure.intervals import clopper_pearson, mean_bound, z_value
 from classgap.measure.metrics import gini_weights, worst_decile_size
 
 Bounds = tuple[float, float]
@@ -65,43 +65,44 @@ class Counts:
         rare = self.correct if hits < total - hits else self.support - self.correct
         rate = (rare.sum() + 0.5) / (total + 1)
         share = (rare + rate) / (self.support + 1)
-        bound = clopper_pearson(rare.sum(keepdims=True), np.array([total]), 0.025)[1][0]
+        bound = clopper_pearson(rare.sum(keepdims=True), np.array([total]), 0.025, upper=True)[0]
         share = np.minimum(share * max(1.0, bound / rate), np.maximum(share, 0.5))
         return np.asarray(share if hits < total - hits else 1 - share)
 
+    @cached_property
+    def pairs(self) -> tuple[Ints, Ints]:
+        """The distinct pairs of ``correct`` and ``support``."""
+        correct, support = np.unique(np.stack([self.correct, self.support]), axis=1)
+        return correct, support
+
     def bound(self, tail: float, *, upper: bool) -> Float64s:
-        """One-sided exact bound of every class that fails with probability ``tail``."""
-        return clopper_pearson(self.correct, self.support, tail)[int(upper)]
+        """One-sided exact bound, which fails with probability ``tail``, of every distinct pair."""
+        return clopper_pearson(*self.pairs, tail, upper=upper)
 
     def pooled(self, tail: float, *, upper: bool) -> float:
-        total = clopper_pearson(self.correct.sum(keepdims=True), self.support.sum(keepdims=True), tail)
-        return float(total[int(upper)][0])
+        total = clopper_pearson(self.correct.sum(keepdims=True), self.support.sum(keepdims=True), tail, upper=upper)
+        return float(total[0])
 
     def cross(self, row: int, tail: float, *, upper: bool) -> float:
         """One-sided bound of a cross-fitted mean."""
-        low, high = mean_interval(
-            np.clip(self.crossed[row : row + 1], 0, 1),
-            self.squared[row : row + 1],
-            self.correct,
-            self.support,
-            1 - 2 * tail,
-        )
-        return float((high if upper else low)[0])
+        value = np.clip(self.crossed[row : row + 1], 0, 1)
+        return self._bound(value, self.squared[row : row + 1], tail, upper)
 
     def mean(self, tail: float, *, upper: bool) -> float:
         """One-sided bound of the mean class accuracy."""
         value = np.array([(self.correct / self.support).mean()])
         equal = np.full((1, self.num_classes), 1 / self.num_classes**2)
-        low, high = mean_interval(value, equal, self.correct, self.support, 1 - 2 * tail)
-        return float((high if upper else low)[0])
+        return self._bound(value, equal, tail, upper)
 
     def lowest(self, own: float, size: int, tail: float, *, upper: bool) -> float:
         """One-sided bound of the mean of ``size`` classes at ``own``, of those classes whose mean is least certain."""
         least_certain = np.argsort(-self.smooth * (1 - self.smooth) / self.support, kind="stable")[:size]
         squared = np.zeros((1, self.num_classes))
         squared[0, least_certain] = 1 / size**2
-        low, high = mean_interval(np.array([own]), squared, self.correct, self.support, 1 - 2 * tail)
-        return float((high if upper else low)[0])
+        return self._bound(np.array([own]), squared, tail, upper)
+
+    def _bound(self, value: Float64s, squared: Float64s, tail: float, upper: bool) -> float:
+        return float(mean_bound(value, squared, self.correct, self.support, tail, upper=upper)[0])
 
 
 def true_intervals(
@@ -243,10 +244,9 @@ def _largest_gap(counts: Counts, tail: float) -> float:
     The truly best and the truly worst class are one particular pair, so no allowance for choosing is due. The bound of a
     difference joins those of both classes (Newcombe 1998, "square-and-add").
     """
-    pairs, first = np.unique(np.stack([counts.support, counts.correct], axis=1), axis=0, return_index=True)
-    share = pairs[:, 1] / pairs[:, 0]
-    above = counts.bound(tail, upper=True)[first] - share
-    below = share - counts.bound(tail, upper=False)[first]
+    share = counts.pairs[0] / counts.pairs[1]
+    above = counts.bound(tail, upper=True) - share
+    below = share - counts.bound(tail, upper=False)
     high, low = _frontier(share, above), _frontier(-share, below)
     if max(len(high), len(low)) > _MAX_FRONTIER:
         return float(np.clip((share + above).max() - (share - below).min(), 0, 1))
