@@ -119,7 +119,7 @@ def test_verdicts(change, kind):
     assert verdict.sentence.startswith(verdict.title)
 
 
-@pytest.mark.parametrize(("easy", "hard", "doubted"), [(-0.012, 0.15, "easy"), (-0.15, 0.045, "hard")])
+@pytest.mark.parametrize(("easy", "hard", "doubted"), [(-0.012, 0.15, "easy"), (-0.15, 0.038, "hard")])
 def test_a_trade_needs_only_one_side_beyond_doubt(easy, hard, doubted):
     change = np.r_[np.full(3, easy), np.zeros(3), np.full(3, hard)]
     verdict = compare(*pair(ACCURACY + change, y_true=np.repeat(np.arange(9), 300))).verdict
@@ -146,7 +146,7 @@ def test_a_mere_rerun_is_within_noise(runs_each, seed_spread, accuracy):
     """About 95 % of re-runs of the same model must come out as noise, however the ranking came about."""
     rng = np.random.default_rng(1)
     kinds, hard, covered = Counter(), [], []
-    rounds = 100
+    rounds = 100 if runs_each == 1 else 50
     for _ in range(rounds):
         shared = rng.random(len(Y))
         sides = [
@@ -364,7 +364,7 @@ def test_small_classes_make_no_false_claims(support, accuracy):
     """One sample per class gave 65 % false verdicts, and balanced intervals that left out 0 in 89 % of re-runs."""
     rng = np.random.default_rng(0)
     kinds, outside, losses = Counter(), Counter(), 0
-    rounds = 60
+    rounds = 40
     for result in _rerun(support, np.full(len(support), accuracy), rng, rounds):
         kinds[result.verdict.kind] += 1
         losses += bool(result.verdict.losses)
