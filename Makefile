@@ -20,7 +20,7 @@ $(STAMP):
 	$(PY) -m pip install --quiet -e '.[dev]'
 	rm -f $(VENV)/.installed-* && touch $@
 
-demo: install  ## train cross-entropy and MR² on embedded data, print the verdict, write report.html
+demo: install  ## train cross-entropy, MR² and compact logits on digits, compare them, write report pages
 	$(VENV)/bin/classgap demo
 
 test: lint types unit  ## everything CI runs
