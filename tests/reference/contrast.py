@@ -35,6 +35,15 @@ def bcl(embeddings, labels, prototypes, temperature):
     return losses
 
 
+def bcl_projection(rows, weights):
+    """Linear, BatchNorm with the statistics of the rows, ReLU, linear, unit length."""
+    hidden = rows @ weights["first.weight"].T + weights["first.bias"]
+    hidden = (hidden - hidden.mean(0)) / np.sqrt(hidden.var(0) + 1e-5)
+    hidden = np.maximum(hidden * weights["norm.weight"] + weights["norm.bias"], 0)
+    out = hidden @ weights["last.weight"].T + weights["last.bias"]
+    return out / np.linalg.norm(out, axis=1, keepdims=True)
+
+
 def dro_lt(features, labels, centroids, epsilon, temperature):
     per_class = []
     for c in sorted(set(labels)):

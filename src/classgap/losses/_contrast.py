@@ -5,8 +5,8 @@ Several views of a batch arrive view-major: rows of view 1, then of view 2, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Sequence
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from classgap._checks import InputError, number, one_of
 from classgap.losses._base import ClassLoss, TrainingPass
-from classgap.losses._composite import CompositeLoss
 from classgap.losses._shared import (
     ClassMeans,
     check_num_features,
+    check_views,
     gathered,
     hard_labels,
     mean_cross_entropy,
@@ -114,7 +114,7 @@ class SupConLoss(ClassLoss):
         self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
     ) -> Tensor:
         assert features is not None
-        _check_views(logits, self.views)
+        check_views(logits, self.views)
         embeddings = _embed(self.projection, features)
         embeddings, labels = gathered(embeddings, hard_labels(target), self.training)
         contrast = supervised_contrast(embeddings, labels, temperature=self.temperature).mean()
@@ -123,132 +123,6 @@ class SupConLoss(ClassLoss):
         return self.ce_weight * classification + self.weight * contrast.to(logits.dtype)
 
     compute_empty = compute
-
-
-def balanced_contrast(embeddings: Tensor, target: Tensor, prototypes: Tensor, *, temperature: float = 0.1) -> Tensor:
-    r"""Contrast in which every class weighs the same, however many samples it has in the batch.
-
-    .. math:: \ell_i = -\frac1{|P(i)|}\sum_{p\in P(i)}\Big[\frac{s_{ip}}\tau
-       - \ln\sum_c \frac1{|c|}\sum_{a\in c,\,a\ne i} e^{s_{ia}/\tau}\Big]
-
-    over the rows and one prototype for each class; :math:`|c|` counts both, without the anchor.
-
-    Args:
-        embeddings: :math:`(N, d)` of unit length.
-        prototypes: :math:`(K, d)` of unit length, one for each class.
-    Shape:
-        returns :math:`(N,)`.
-    Example:
-        >>> same = torch.ones(1, 1)
-        >>> balanced_contrast(same, torch.tensor([0]), same)
-        tensor([0.])
-
-    Reference: Zhu et al., *Balanced contrastive learning for long-tailed visual recognition*, CVPR 2022, eq. (8).
-    """
-    rows, num_classes = len(target), len(prototypes)
-    labels = torch.cat((target, torch.arange(num_classes, device=target.device)))
-    members = torch.cat((embeddings, prototypes))
-    itself = torch.eye(rows, rows + num_classes, dtype=torch.bool, device=target.device)
-    positive = (target[:, None] == labels[None]) & ~itself
-    similarity = embeddings @ members.T / temperature
-    counts = similarity.new_ones(num_classes).index_add(0, target, similarity.new_ones(rows))
-    size = counts[labels] - (target[:, None] == labels[None]).to(
-        counts.dtype
-    )  # the anchor is no member of its own class
-    log_partition = (similarity - size.log()).masked_fill(itself, -1e30).logsumexp(1)
-    attraction = (similarity * positive).sum(1) / positive.sum(1)
-    return log_partition - attraction
-
-
-@method(
-    "bcl",
-    kind="loss",
-    family="contrast",
-    paper="arXiv:2207.09052",
-    needs=("features", "views", "class_counts"),
-    space={
-        "alpha": Float(0.5, 4.0, default=2.0, log=True),
-        "beta": Float(0.05, 2.0, default=0.6, log=True),
-        "temperature": Float(0.05, 0.5, default=0.1, log=True),
-    },
-    reduces_to=("balanced_softmax", {"alpha": 1.0, "beta": 0.0, "views": 1}),
-)
-class BCLLoss(CompositeLoss):
-    r"""Balanced contrastive learning: logit adjustment on one view, class-averaged contrast with prototypes on the others.
-
-    .. math:: L = \alpha\,\mathrm{CE}(z + \ln\pi, y) + \beta\,L_{\mathrm{BCL}}
-
-    Every class enters the contrast with the same weight and is present in every batch through its prototype.
-
-    When to use: long-tailed data and an augmentation strong enough for contrast; published with three views.
-    Expect: on balanced data the effect of the contrast alone, as the adjustment vanishes; on long tails what logit
-    adjustment gives, and better features where the views differ enough.
-    Pitfalls: three forward passes a step; the prototypes are learned rows of the loss unless :meth:`bind_head` ties them to the
-    classifier as in the release; own parameters must be in the optimiser.
-
-    Args:
-        num_features: Feature dimension.
-        alpha: Weight of the classification, on view 1.
-        beta: Weight of the contrast: on views 2 and up, or on all rows with fewer than three views.
-        temperature: Of the similarities.
-        projection_dim: Output width of the two projections.
-        views: Views of each sample.
-        base: The classification term; ``base="dbm", base_params={"variant": "bs"}`` is DBM-BCL (with a cosine head).
-        base_params: Its parameters.
-    Reference: Zhu et al., CVPR 2022.
-    """
-
-    def __init__(
-        self,
-        num_classes: int,
-        num_features: int,
-        *,
-        alpha: float = 2.0,
-        beta: float = 0.6,
-        temperature: float = 0.1,
-        projection_dim: int = 128,
-        views: int = 3,
-        base: str = "balanced_softmax",
-        base_params: Mapping[str, Any] | None = None,
-        class_counts: Sequence[float] | Tensor | None = None,
-    ) -> None:
-        super().__init__(num_classes, base=base, base_params=base_params, class_counts=class_counts)
-        self.alpha, self.beta = number("alpha", alpha, low=0.0), number("beta", beta, low=0.0)
-        self.temperature = number("temperature", temperature, low=0.0, open_low=True)
-        self.views = int(number("views", views, low=1))
-        width = check_num_features(num_features, self.name)
-        self.projection = projection(width, projection_dim)
-        self.prototype_projection = projection(width, projection_dim)
-        self.class_rows: nn.Parameter | None = nn.Parameter(torch.empty(num_classes, width))
-        nn.init.kaiming_uniform_(self.class_rows, a=5**0.5)
-        self._head: list[nn.Module] = []  # in a list, so that the model's layer is no submodule of the loss
-
-    def bind_head(self, head: nn.Module) -> None:
-        """Make prototypes from the classifier's rows instead of own ones; call it before building the optimiser."""
-        self._head = [head]
-        self.class_rows = None
-
-    def compute(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
-        assert features is not None
-        samples = _check_views(logits, self.views)
-        rest = slice(samples if self.views >= 3 else 0, None)
-        classification: Tensor = self.base(
-            logits[:samples], target[:samples], features[:samples], None if index is None else index[:samples], epoch
-        )
-        embeddings = _embed(self.projection, features[rest])
-        embeddings, labels = gathered(embeddings, hard_labels(target)[rest], self.training)
-        contrast = balanced_contrast(embeddings, labels, self._prototypes(), temperature=self.temperature).mean()
-        self.last = {"classification": classification.detach(), "contrast": contrast.detach()}
-        return self.alpha * classification + self.beta * contrast.to(logits.dtype)
-
-    compute_empty = compute
-
-    def _prototypes(self) -> Tensor:
-        rows = self._head[0].weight if self.class_rows is None else self.class_rows
-        assert isinstance(rows, Tensor)
-        return _embed(self.prototype_projection, rows)
 
 
 def robust_centroid_contrast(
@@ -384,13 +258,3 @@ class DROLTLoss(ClassLoss):
 def _embed(project: nn.Module, rows: Tensor) -> Tensor:
     """Rows projected onto the unit sphere, in the precision of the projection."""
     return F.normalize(project(rows.to(next(project.parameters()).dtype)), dim=1)
-
-
-def _check_views(logits: Tensor, views: int) -> int:
-    """Samples in a view-major batch."""
-    if logits.shape[0] % views:
-        raise InputError(
-            f"a loss with views={views} needs the rows of all views one after the other, got {logits.shape[0]} rows, "
-            f"which {views} does not divide; concatenate the views or build the loss with views=1"
-        )
-    return logits.shape[0] // views
