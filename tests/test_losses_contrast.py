@@ -190,8 +190,21 @@ def test_robust_contrast_matches_reference():
     )
 
 
-def test_robust_contrast_of_one_sample_is_zero():
-    value = robust_centroid_contrast(torch.randn(1, D), torch.tensor([2]), torch.zeros(K, D), torch.ones(K))
+def test_robust_contrast_as_the_elm_paper_writes_it():
+    logits, target, features = batch()
+    criterion = DROLTLoss(K, D, rule="count", form="elm", weight=0.3, class_counts=COUNTS).double()
+    value = criterion(logits, target, features).item()
+    centroids, epsilon = criterion.centroids.mean.numpy(), criterion.epsilon.tolist()
+    expected = contrast.elm_dro_lt(features.numpy(), target.tolist(), centroids, epsilon)
+    assert value == pytest.approx(F.cross_entropy(logits, target).item() + 0.3 * expected, rel=1e-6)
+    assert expected != pytest.approx(
+        contrast.dro_lt(features.numpy(), target.tolist(), centroids, epsilon, 1.0), rel=0.01
+    )
+
+
+@pytest.mark.parametrize("form", ["dro_lt", "elm"])
+def test_robust_contrast_of_one_sample_is_zero(form):
+    value = robust_centroid_contrast(torch.randn(1, D), torch.tensor([2]), torch.zeros(K, D), torch.ones(K), form=form)
     assert value.item() == 0.0
 
 
@@ -382,6 +395,7 @@ def test_gml_with_a_tapped_teacher():
         (lambda: SupConLoss(K, D, temperature=0.0), "temperature"),
         (lambda: DROLTLoss(K, D, rule="count"), "class_counts"),
         (lambda: DROLTLoss(K, D, rule="guess"), "rule"),
+        (lambda: DROLTLoss(K, D, form="squared"), "form"),
         (lambda: GMLLoss(K, D, slots=5, class_counts=COUNTS), "slots"),
     ],
 )

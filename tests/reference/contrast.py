@@ -58,6 +58,18 @@ def dro_lt(features, labels, centroids, epsilon, temperature):
     return mean(per_class)
 
 
+def elm_dro_lt(features, labels, centroids, epsilon):
+    """Eq. (5) of the ELM paper, averaged over samples."""
+    losses = []
+    for x, y in zip(features, labels, strict=True):
+        own = np.sum((x - centroids[y]) ** 2)
+        total = 0.0
+        for other, label in zip(features, labels, strict=True):
+            total += np.exp(-np.sum((other - centroids[y]) ** 2) + own + epsilon[y] * (label != y))
+        losses.append(np.log(total))
+    return mean(losses)
+
+
 def gml_scores(query, keys, key_labels, usable, temperature, num_classes):
     """Log mean exp over the usable keys of each class; nan without one."""
     scores = np.full(num_classes, np.nan)

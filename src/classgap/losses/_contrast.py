@@ -29,6 +29,7 @@ from classgap.stats import class_sums
 
 Centroids = Literal["running", "epoch"]
 EpsilonRule = Literal["learned", "count"]
+RobustForm = Literal["dro_lt", "elm"]
 
 
 def supervised_contrast(embeddings: Tensor, target: Tensor, *, temperature: float = 0.07) -> Tensor:
@@ -126,30 +127,45 @@ class SupConLoss(ClassLoss):
 
 
 def robust_centroid_contrast(
-    features: Tensor, target: Tensor, centroids: Tensor, epsilon: Tensor, *, temperature: float = 1.0
+    features: Tensor,
+    target: Tensor,
+    centroids: Tensor,
+    epsilon: Tensor,
+    *,
+    temperature: float = 1.0,
+    form: RobustForm = "dro_lt",
 ) -> Tensor:
     r"""Contrast of the samples of a batch around the centroid of each class present, in its worst case within a ball.
 
     .. math:: L_c = -\frac1{b_c}\sum_{i:\,y_i=c}\ln
        \frac{e^{-(d(\mu_c,\phi_i)+\varepsilon_c)/T}}{\sum_j e^{-(d(\mu_c,\phi_j)+\varepsilon_c 1[y_j=c])/T}}
 
-    averaged over the classes present; the softmax runs over samples, not over classes. :math:`d` is Euclidean.
+    averaged over the classes present; the softmax runs over samples, not over classes. :math:`d` is the Euclidean distance, not
+    its square: the authors' code takes it so, and the radius stands for the triangle inequality
+    :math:`|d(\mu,\phi) - d(\hat\mu,\phi)| \le \varepsilon`, which squares do not obey.
 
     Args:
         epsilon: :math:`(K,)` radii; 0 gives the plain contrast.
+        form: ``"dro_lt"`` as above. ``"elm"`` is what the ELM paper writes for the same method, eq. (5): squared distances, and
+            the average over samples instead of classes.
     Shape:
         features :math:`(N, d)`, target :math:`(N,)`, centroids :math:`(K, d)`; returns a scalar, 0 for a single sample.
     Example:
         >>> robust_centroid_contrast(torch.ones(1, 2), torch.tensor([0]), torch.zeros(3, 2), torch.ones(3))
         tensor(0.)
 
-    Reference: Samuel & Chechik, *Distributional robustness loss for long-tail learning*, ICCV 2021, arXiv:2104.03066.
+    Reference: Samuel & Chechik, *Distributional robustness loss for long-tail learning*, ICCV 2021, arXiv:2104.03066;
+    github.com/dvirsamuel/DRO-LT.
     """
     same = (target[:, None] == target[None]).to(features.dtype)
     own = centroids.detach().to(features.dtype)[target]
-    distance = (squared_distances(own, features) + 1e-12).sqrt()
+    distance = squared_distances(own, features)
+    if form == "dro_lt":
+        distance = (distance + 1e-12).sqrt()
     scores = -(distance + epsilon.to(features.dtype)[target][:, None] * same) / temperature
     losses = scores.logsumexp(1) - scores.diagonal()
+    if form == "elm":
+        return losses.mean()
     share = 1 / same.sum(1)  # of its class; these sum to the number of classes present
     return (losses * share).sum() / share.sum()
 
@@ -173,13 +189,15 @@ class DROLTLoss(ClassLoss):
     .. math:: L = \mathrm{CE} + w\,\tfrac1{|C|}\sum_{c\in C} L_c
 
     The centroid of a rare class is uncertain, so its samples must be the closest even if it lies :math:`\varepsilon_c` further
-    away. One-stage form: centroids are running means, or means of a pass over the training data before each epoch.
+    away. One-stage form: centroids are running means, or means of a pass over the training data before each epoch. Distances
+    are not squared, as in the authors' code; the ELM paper compares with a form that squares them, ``form="elm"``.
 
     When to use: long-tailed data with weak features in the tail. What MR²'s tables call DRL.
     Expect: on balanced data a small change; on long tails little in one stage: the published gains come with
     ``stage=three_stage``.
     Pitfalls: samples of one class compete with each other, so classes can even widen; the radii are parameters and must be in
-    the optimiser; the published figures use three stages (pre-train, features with a balanced sampler, classifier).
+    the optimiser; the published figures use three stages (pre-train, features with a balanced sampler, classifier), where the
+    authors' code has ``weight=1``, centroids of a pass before each epoch, and weight decay on the radii.
 
     Args:
         num_features: Feature dimension.
@@ -189,6 +207,8 @@ class DROLTLoss(ClassLoss):
         rule: ``"learned"`` radii, or ``"count"``: :math:`\varepsilon_c \propto 1/\sqrt{n_c}`, needs ``class_counts``.
         centroids: ``"running"`` means with ``decay``, or of a pass before each ``"epoch"``.
         decay: Share of the old centroid kept when a class appears.
+        form: ``"dro_lt"``, as in the authors' code; ``"elm"``, eq. (5) of the ELM paper, which calls this one-stage DRO-LT with
+            ``rule="count"``: squared distances, averaged over samples instead of classes.
     Reference: Samuel & Chechik, ICCV 2021.
     """
 
@@ -205,10 +225,13 @@ class DROLTLoss(ClassLoss):
         rule: EpsilonRule = "learned",
         centroids: Centroids = "running",
         decay: float = 0.9,
+        form: RobustForm = "dro_lt",
         class_counts: Sequence[float] | Tensor | None = None,
     ) -> None:
         super().__init__(num_classes, class_counts=class_counts)
         self.weight = number("weight", weight, low=0.0)
+        one_of("form", form, get_args(RobustForm))
+        self.form: RobustForm = form
         self.temperature = number("temperature", temperature, low=0.0, open_low=True)
         self.decay = number("decay", decay, low=0.0, high=1.0)
         one_of("rule", rule, get_args(EpsilonRule))
@@ -246,7 +269,7 @@ class DROLTLoss(ClassLoss):
             self.centroids.update(features, labels, step=self.step)
         rows, labels = gathered(features, labels, self.training)
         contrast = robust_centroid_contrast(
-            rows, labels, self.centroids.mean, self.epsilon, temperature=self.temperature
+            rows, labels, self.centroids.mean, self.epsilon, temperature=self.temperature, form=self.form
         )
         classification = mean_cross_entropy(logits, target)
         self.last = {"classification": classification.detach(), "contrast": contrast.detach()}

@@ -195,7 +195,8 @@ class FairDROLoss(ClassRobustLoss):
         \quad\text{s.t.}\quad \tfrac K2\|q - \tfrac1K\|^2 \le \rho
 
     Classes weigh by how far their loss is above the average, within a :math:`\chi^2` ball of radius :math:`\rho`: a milder answer
-    than group DRO, which follows the worst class alone. While no weight is 0, :math:`L = \bar\ell + \sqrt{2\rho}\,\mathrm{std}(\ell)`.
+    than group DRO, which follows the worst class alone. While no weight is 0,
+    :math:`L = \bar\ell + \sqrt{2\rho}\,\mathrm{std}(\ell)`.
 
     What is published: one ball over the sensitive groups *within each label*; its weights in closed form without
     :math:`q \ge 0` (``project=False``); class losses measured on the whole training set after each epoch, and weights that move
@@ -245,7 +246,7 @@ class FairDROLoss(ClassRobustLoss):
         self.decay = number("decay", decay, low=0.0, high=1.0)
         self.epochs = number("epochs", epochs, low=1)
         self._measured = False
-        self.register_load_state_dict_post_hook(_continued)
+        self.register_load_state_dict_post_hook(_continued)  # type: ignore[no-untyped-call]
         self.register_buffer("q", torch.full((num_classes,), 1 / num_classes))
         self.register_buffer("class_loss", torch.zeros(num_classes))
         self.register_buffer("seen", torch.zeros(num_classes, dtype=torch.bool))

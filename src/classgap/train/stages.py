@@ -107,7 +107,9 @@ class LinearProbe(Stages):
 class ThreeStage(Stages):
     """Cross-entropy first, then the method on the features alone, then the classifier alone; the last two with equal classes.
 
-    With ``method=dro_lt`` this is DRO-LT as published, but for the class weights of the authors' second stage.
+    With ``method=dro_lt method.weight=1 method.centroids=epoch`` this is DRO-LT as released, but for four things: the authors'
+    second stage weighs cross-entropy by n_k / n_max and decays the radii, its best epoch on the test set goes on to the
+    third, and the rates of both stages are constant; here they fall along a cosine.
 
     When to use: losses on features that need a network to start from, on long-tailed data.
     Expect: on balanced data little but longer training; on long tails a gain for the tail, most of it from the
