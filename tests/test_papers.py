@@ -43,6 +43,13 @@ def test_the_published_settings(suite: Suite) -> None:
     assert len({job.key for job in suite.jobs()}) == len(suite.jobs())  # no two rows are the same run
 
 
+def test_robust_rows_have_the_published_settings_and_say_what_is_not_published() -> None:
+    rows = {variant.name: variant for variant in SUITES["mr2"].variants}
+    assert rows["DRO"].params == {"strict": True}
+    assert rows["FairDRO"].params == {"update": "epoch", "project": False}
+    assert all("MR² gives none" in rows[name].note for name in ("DRO", "FairDRO"))
+
+
 @pytest.fixture(scope="module")
 def digits() -> Any:
     return load_data("digits", per_class=12, profile="exponential", imbalance=4.0, val_fraction=0.0)

@@ -67,6 +67,7 @@ def kill_at(phase: str, step: int) -> Any:
         (["sampler=p_by_q", "sampler.classes=5", "sampler.samples=2", "sampler.start_epoch=1"], [("", 5)]),
         (["wrapper=sam", "method=mr2"], [("", 4)]),
         (["mix=mixup", "method=bcl"], [("", 2)]),
+        (["method=fair_dro", "method.update=epoch"], [("", 2)]),
         (["stage=jtt", "stage.first=2"], [("stage1", 4), ("", 2)]),
         (["stage=linear_probe", "stage.epochs=2"], [("stage1", 2), ("", 2)]),
         (["stage=three_stage"], [("stage1", 5), ("stage2", 1), ("", 1)]),

@@ -25,8 +25,16 @@ def suite() -> Suite:
             Variant("CB focal", "class_balanced", {"kind": "focal_sigmoid"}),
             Variant("LDAM + DRW", "drw", {"base": "ldam"}),
             Variant("logit adjustment", "logit_adjusted"),
-            Variant("DRO-LT, one stage", "dro_lt", {"rule": "count"}),
-            Variant("DRO-LT, three stages", "dro_lt", settings=("stage=three_stage",)),
+            Variant(
+                "DRO-LT, one stage", "dro_lt", {"rule": "count", "form": "elm"}, note="as the paper writes it, eq. 5"
+            ),
+            Variant(
+                "DRO-LT, three stages",
+                "dro_lt",
+                {"weight": 1.0, "centroids": "epoch"},
+                settings=("stage=three_stage",),
+                note="weight and centroids of the authors' code",
+            ),
             Variant("ELM, α=π", "elm", {"alpha": "prior"}, tasks=("CIFAR-10-LT*",), note="published for this data set"),
             Variant("ELM, α=√n", "elm", tasks=("CIFAR-100-LT*",), note="published for this data set"),
             Variant("ELM, α=n", "elm", {"alpha": "count"}, note="what the appendix calls a good choice throughout"),

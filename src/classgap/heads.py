@@ -49,8 +49,12 @@ class CosineHead(nn.Module):
 
 
 def linear_layers(model: nn.Module) -> dict[str, nn.Module]:
-    """Every linear or cosine layer by name, in order of registration."""
-    return {name: m for name, m in model.named_modules() if isinstance(m, (nn.Linear, CosineHead))}
+    """Every linear or cosine layer, and what says of itself that it ``is_head``, by name in order of registration."""
+    return {
+        name: m
+        for name, m in model.named_modules()
+        if isinstance(m, (nn.Linear, CosineHead)) or getattr(m, "is_head", False)
+    }
 
 
 def find_head(model: nn.Module, layer: str | None = None) -> tuple[str, nn.Module]:

@@ -21,7 +21,7 @@ from classgap._checks import InputError, did_you_mean
 
 Kind = Literal["loss", "posthoc", "optimizer", "sampler", "stage", "augmentation", "mix"]
 # features, index and epoch are arguments of a loss; class_counts goes to its constructor; the rest shapes the model or batch.
-Need = Literal["features", "cosine_head", "index", "epoch", "class_counts", "views", "experts", "teacher"]
+Need = Literal["features", "cosine_head", "head", "index", "epoch", "class_counts", "views", "experts", "teacher"]
 
 # Where methods of a kind are declared; importing the package runs the declarations. Torch-side kinds load torch.
 _HOMES: Mapping[Kind, str] = MappingProxyType(

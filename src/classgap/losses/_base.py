@@ -167,6 +167,14 @@ class ClassLoss(nn.Module):
         """What to rank classes by at test time, :math:`(N, K)`; the raw model output unless a method says otherwise."""
         return logits
 
+    def margin_logits(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The logits with the scale and the margin of this loss, before any class prior, for hard labels.
+
+        A loss built around this one compares predictions on them, as NCL does in its distillation. A loss that changes the logit
+        of the true class overrides this; for all others they are the logits themselves.
+        """
+        return logits
+
     def compute_empty(
         self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
     ) -> Tensor:

@@ -40,10 +40,9 @@ class CompositeLoss(ClassLoss):
         """Its own and the base's."""
         return self._needs
 
-    @property
-    def base_scale(self) -> float:
-        """What the base multiplies cosines by; 1 for one on plain logits."""
-        return float(getattr(self.base, "s", 1.0)) if "cosine_head" in self.base.needs else 1.0
+    def margin_logits(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The base's."""
+        return self.base.margin_logits(logits, target)
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:

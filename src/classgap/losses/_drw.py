@@ -90,6 +90,9 @@ class DRWLoss(ClassWeightedLoss):
     ) -> Tensor:
         return self.base.per_sample(logits, target, features, index, epoch)
 
+    def margin_logits(self, logits: Tensor, target: Tensor) -> Tensor:
+        return self.base.margin_logits(logits, target)
+
     # Whatever the base does around a step it does here too.
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:

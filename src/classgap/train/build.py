@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from classgap import registry
 from classgap._checks import InputError
 from classgap.data import Mix, TrainingData, shuffled
-from classgap.heads import CosineHead, FeatureTap, find_head, replace_head
+from classgap.heads import FeatureTap, find_head
 from classgap.losses import ClassLoss
-from classgap.models import Experts, build_model
+from classgap.models import Experts, build_model, put_head
 from classgap.samplers import EpochSampler
 from classgap.train.config import OptimConfig, PartConfig, TrainConfig
 
@@ -26,7 +26,7 @@ class Network:
     """A model that returns ``(logits, features)``, and the loss it is built for.
 
     Attributes:
-        head: ``"linear"`` or ``"cosine"``, as it was resolved.
+        head: ``"linear"``, ``"cosine"`` or ``"causal"``, as it was resolved.
         experts: Number of networks side by side; 0 for a plain one.
     """
 
@@ -67,10 +67,11 @@ def build_network(config: TrainConfig, data: TrainingData, *, teacher: nn.Module
     head = _head(config, criterion)
     experts = int(getattr(criterion, "experts", 1)) if "experts" in criterion.needs else 0
     members = [first, *(_plain_model(config, data) for _ in range(experts - 1))]
-    if head == "cosine":
-        for member in members:
-            replace_head(member, CosineHead(width, data.num_classes))
+    for member in members:
+        put_head(member, head, config.model.head_params)
     taps = [FeatureTap(member) for member in members]
+    if "head" in criterion.needs:
+        criterion.bind_head(taps[0].head)  # type: ignore[operator]
     return Network(Experts(taps) if experts else taps[0], criterion, head, experts)
 
 
@@ -144,7 +145,7 @@ def _width(head: nn.Module) -> int:
 
 def _head(config: TrainConfig, criterion: ClassLoss) -> str:
     wanted = "cosine" if "cosine_head" in criterion.needs else "linear"
-    if config.model.head == "linear" and wanted == "cosine":
+    if config.model.head in ("linear", "causal") and wanted == "cosine":
         raise InputError(f"method {criterion.name} works on cosines; set model.head=cosine, or leave it at auto")
     return wanted if config.model.head == "auto" else config.model.head
 

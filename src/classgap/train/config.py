@@ -31,10 +31,14 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Which network; see :func:`classgap.models.build_model`. ``auto`` is the head the method works on."""
+    """Which network; see :func:`classgap.models.build_model`. ``auto`` is the head the method works on.
+
+    ``model.head.alpha=3`` sets a parameter of the head, as of :class:`classgap.models.CausalNormHead`.
+    """
 
     name: str = "mlp"
-    head: Literal["auto", "linear", "cosine"] = "auto"
+    head: Literal["auto", "linear", "cosine", "causal"] = "auto"
+    head_params: Mapping[str, Any] = field(default_factory=dict)
     pretrained: bool = False
 
 
@@ -163,6 +167,8 @@ class TrainConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON; parts that the run does not have are left out."""
         tree = _tree(self)
+        if not self.model.head_params:
+            del tree["model"]["head_params"]
         unset = {name for name, value in _tree(TrainConfig()).items() if name in _PARTS and tree[name] == value}
         return {name: value for name, value in tree.items() if name not in unset}
 
@@ -237,16 +243,21 @@ def _assign(tree: dict[str, Any], key: str, text: str) -> None:
     inner = _hints(cls)  # type: ignore[arg-type]
     if "params" in inner and rest != "name":
         tree[section]["params"][rest.removeprefix("params.")] = _parse_free(text)
+    elif f"{rest.partition('.')[0]}_params" in inner and "." in rest:
+        part, _, parameter = rest.partition(".")
+        tree[section][f"{part}_params"][parameter] = _parse_free(text)
     elif rest not in inner:
         raise InputError(did_you_mean(key, _settings(), what="setting"))
     else:
         if "params" in inner and text != tree[section]["name"]:
             tree[section]["params"] = {}  # parameters of another method mean nothing here
+        if f"{rest}_params" in inner and text != tree[section][rest]:
+            tree[section][f"{rest}_params"] = {}  # nor do those of another head
         tree[section][rest] = _parse(f"{section}.{rest}", inner[rest], text)
 
 
 def _settings() -> list[str]:
-    known = [name for name in _flat(_tree(TrainConfig())) if not name.endswith(".params")]
+    known = [name for name in _flat(_tree(TrainConfig())) if not name.endswith("params")]
     return [*known, *(name for name, hint in _hints(TrainConfig).items() if dataclasses.is_dataclass(hint))]
 
 

@@ -229,8 +229,11 @@ class Trainer:
         return self.criterion.scores(logits, features), features.flatten(1)
 
     def last_layer(self) -> tuple[Array | None, Array | None]:
-        """Weight and bias of the layer behind the scores, where there is one."""
-        if self.experts:
+        """Weight and bias of the layer behind the scores, where there is one.
+
+        A causal head has none: its scores are no linear function of the features.
+        """
+        if self.experts or self.head == "causal":
             return None, None
         head: Any = self.model.head
         bias = getattr(head, "bias", None)

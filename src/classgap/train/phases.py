@@ -70,7 +70,7 @@ def plain_run(config: TrainConfig) -> TrainConfig:
     return dataclasses.replace(
         config,
         method=MethodConfig(),
-        model=dataclasses.replace(config.model, head="auto"),
+        model=dataclasses.replace(config.model, head="auto", head_params={}),
         sampler=PartConfig(),
         wrapper=PartConfig(),
         teacher=None,

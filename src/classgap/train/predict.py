@@ -23,7 +23,7 @@ class Predictions:
     Attributes:
         scores: What classes were ranked by, (n, K).
         features: Input of the last layer, (n, d); of several networks side by side.
-        weight, bias: That layer; ``bias`` is ``None`` for a cosine head, both for several networks.
+        weight, bias: That layer; ``bias`` is ``None`` for a cosine head, both for a causal head and for several networks.
     """
 
     y_true: NDArray[np.int64]

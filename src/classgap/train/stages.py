@@ -107,7 +107,9 @@ class LinearProbe(Stages):
 class ThreeStage(Stages):
     """Cross-entropy first, then the method on the features alone, then the classifier alone; the last two with equal classes.
 
-    With ``method=dro_lt`` this is DRO-LT as published, but for the class weights of the authors' second stage.
+    With ``method=dro_lt method.weight=1 method.centroids=epoch`` this is DRO-LT as released, but for four things: the authors'
+    second stage weighs cross-entropy by n_k / n_max and decays the radii, its best epoch on the test set goes on to the
+    third, and the rates of both stages are constant; here they fall along a cosine.
 
     When to use: losses on features that need a network to start from, on long-tailed data.
     Expect: on balanced data little but longer training; on long tails a gain for the tail, most of it from the
@@ -140,6 +142,7 @@ class ThreeStage(Stages):
 
     def phases(self, config: TrainConfig) -> tuple[Phase, ...]:
         _require_one_network(config, "three_stage")
+        _require_linear_layer(config, "three_stage")
         if "cosine_head" in declared_loss(config).needs:
             raise InputError(f"stage three_stage starts from cross-entropy, but {config.method.name} works on cosines")
         first = plain_run(config)
@@ -165,6 +168,7 @@ class _Fitted(Stages):
 
     def phases(self, config: TrainConfig) -> tuple[Phase, ...]:
         _require_one_network(config, self.method.name)
+        _require_linear_layer(config, self.method.name)
         once = dataclasses.replace(config, epochs=1, schedule=ScheduleConfig("constant"))
         trainer = partial(FittedTrainer, estimator=self.estimator, passes=self.passes)
         fitted = Phase("stage2" if self.refit else "", once, begin=_take_weights, trainer=trainer, needs_teacher=False)
@@ -357,8 +361,9 @@ def _take_weights(trainer: Trainer, before: Trainer, *, head: bool = True) -> No
     """Start from the network of the stage before, with or without its head."""
     if not trainer.fresh:
         return
-    own = {f"{before.model.layer}.{name}" for name in ("weight", "bias")}
-    weights = {name: tensor for name, tensor in before.model.state_dict().items() if head or name not in own}
+    own = f"{before.model.layer}."
+    state = before.model.state_dict()
+    weights = {name: tensor for name, tensor in state.items() if head or not name.startswith(own)}
     trainer.model.load_state_dict({**trainer.model.state_dict(), **weights})
 
 
@@ -370,3 +375,8 @@ def _take_correction(trainer: Trainer, before: Trainer) -> None:
 def _require_one_network(config: TrainConfig, stage: str) -> None:
     if "experts" in declared_loss(config).needs:
         raise InputError(f"stage {stage} works on one network, but method {config.method.name} trains several")
+
+
+def _require_linear_layer(config: TrainConfig, stage: str) -> None:
+    if config.model.head == "causal":
+        raise InputError(f"stage {stage} works on a linear layer, but model.head=causal is none; set model.head=auto")
