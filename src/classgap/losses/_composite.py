@@ -43,7 +43,12 @@ class CompositeLoss(ClassLoss):
     @property
     def base_scale(self) -> float:
         """What the base multiplies cosines by; 1 for one on plain logits."""
-        return float(getattr(self.base, "s", 1.0)) if "cosine_head" in self.base.needs else 1.0
+        return self.base.cosine_scale
+
+    @property
+    def cosine_scale(self) -> float:
+        """The base's."""
+        return self.base_scale
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:

@@ -63,7 +63,7 @@ def supervised_contrast(embeddings: Tensor, target: Tensor, *, temperature: floa
     kind="loss",
     family="contrast",
     paper="arXiv:2004.11362",
-    needs=("features", "views"),
+    needs=("features", "encoder_features", "views"),
     space={
         "weight": Float(0.05, 5.0, default=1.0, log=True),
         "temperature": Float(0.03, 0.5, default=0.07, log=True),
@@ -165,7 +165,7 @@ def balanced_contrast(embeddings: Tensor, target: Tensor, prototypes: Tensor, *,
     kind="loss",
     family="contrast",
     paper="arXiv:2207.09052",
-    needs=("features", "views", "class_counts"),
+    needs=("features", "encoder_features", "views", "class_counts"),
     space={
         "alpha": Float(0.5, 4.0, default=2.0, log=True),
         "beta": Float(0.05, 2.0, default=0.6, log=True),

@@ -49,6 +49,7 @@ _LETS_GO = 4  # power of the training accuracy by which a fitted pull counts; 2 
     family="margin",
     paper="ICLR 2026 (MR²)",
     needs=("features",),
+    optional=("class_counts",),
     space={
         "c_bar": Float(0.5, 4.0, default=1.0, log=True),
         "lam": Float(1e-3, 1.0, default=0.02, log=True),

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from torch import nn
 
 from classgap._checks import InputError, did_you_mean, one_of
-from classgap.heads import CosineHead, find_head, replace_head
+from classgap.heads import CosineHead, HeadScale, find_head, replace_head
 from classgap.models import cifar
 
 Shape = tuple[int, ...]
@@ -30,7 +30,13 @@ KNOWN = (
 
 
 def build_model(
-    name: str, num_classes: int, in_shape: Shape, head: Head = "linear", *, pretrained: bool = False
+    name: str,
+    num_classes: int,
+    in_shape: Shape,
+    head: Head = "linear",
+    *,
+    head_scale: HeadScale | None = None,
+    pretrained: bool = False,
 ) -> nn.Module:
     """The classifier called ``name`` for inputs of ``in_shape``, with random weights unless ``pretrained``.
 
@@ -39,6 +45,7 @@ def build_model(
             ``mlp-256``), ``linear``, or ``timm:NAME`` / ``torchvision:NAME``.
         in_shape: ``(channels, height, width)`` of images or ``(d,)`` of feature vectors.
         head: ``"cosine"`` puts a :class:`~classgap.heads.CosineHead` in place of the last linear layer.
+        head_scale: Scale of a cosine head, see there; ``None`` for raw cosines.
         pretrained: Published weights, for ``timm:`` and ``torchvision:`` models only (downloads them).
     Example:
         >>> model = build_model("resnet20", 10, (3, 32, 32))
@@ -46,6 +53,10 @@ def build_model(
         269722
     """
     one_of("head", head, ("linear", "cosine"))
+    if head_scale is not None and head != "cosine":
+        raise InputError(
+            f"head_scale={head_scale!r} is the scale of a cosine head; pass head='cosine', or no head_scale"
+        )
     library, _, foreign = name.partition(":")
     if foreign:
         one_of("model library", library, _LIBRARIES)
@@ -57,7 +68,7 @@ def build_model(
     if head == "cosine":
         inputs = find_head(model)[1].in_features
         assert isinstance(inputs, int)
-        replace_head(model, CosineHead(inputs, num_classes))
+        replace_head(model, CosineHead(inputs, num_classes, scale=head_scale))
     return model
 
 
