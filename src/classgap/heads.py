@@ -13,7 +13,8 @@ from torch.nn import functional as F
 from classgap._checks import InputError, did_you_mean, number, one_of
 
 HeadScale = float | Literal["learned"]
-START_SCALE, LARGEST_SCALE = 1 / 0.07, 100.0  # of a learned scale, as in CLIP
+START_SCALE = 1 / 0.07  # of a learned scale, as in CLIP
+LIMITS = (0.0, math.log(100))  # of its logarithm, as in OpenCLIP
 
 
 class CosineHead(nn.Module):
@@ -36,8 +37,9 @@ class CosineHead(nn.Module):
 
     Args:
         scale: ``None`` returns raw cosines. A number is a fixed :math:`s`. ``"learned"`` is CLIP's ``logit_scale``:
-            :math:`s = e^t`, with a parameter :math:`t` that starts at :math:`\ln(1/0.07)` and is cut off at :math:`\ln 100`. Do
-            not decay :math:`t` (see :func:`learned_scales`).
+            :math:`s = e^t`, with a parameter :math:`t` that starts at :math:`\ln(1/0.07)` and is clipped to
+            :math:`[0, \ln 100]` whenever the layer is called in training mode. Do not decay :math:`t` (see
+            :func:`learned_scales`).
     Attributes:
         weight: :math:`(K, d)`; its rows start uniform in :math:`(-1, 1)`, renormalised to unit length. Lengths have no effect.
         logit_scale: :math:`t`, or ``None``.
@@ -52,7 +54,7 @@ class CosineHead(nn.Module):
 
     Reference: Radford et al., *Learning transferable visual models from natural language supervision*, ICML 2021,
     arXiv:2103.00020, sec. 2.5, for the learned scale. Their code has the parameter and its start; the upper limit is in the
-    text of the paper only.
+    paper only, and OpenCLIP (arXiv:2212.07143) has both limits in its training loop.
     """
 
     logit_scale: nn.Parameter | None
@@ -84,7 +86,10 @@ class CosineHead(nn.Module):
     def scale(self) -> Tensor | None:
         """What cosines are multiplied by; ``None`` for raw cosines."""
         if self.logit_scale is not None:
-            return _at_least_float32(self.logit_scale).clamp(max=math.log(LARGEST_SCALE)).exp()
+            log_scale = _at_least_float32(self.logit_scale)
+            value = log_scale.detach()
+            # At a limit, clamp alone would have no gradient, and the scale would stay there for ever.
+            return (log_scale + (value.clamp(*LIMITS) - value)).exp()
         return None if self.fixed_scale is None else _at_least_float32(self.fixed_scale)
 
     def unit(self, features: Tensor) -> Tensor:
@@ -102,9 +107,8 @@ class CosineHead(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """Cosine of every sample with every class, times the scale."""
         if self.logit_scale is not None and self.training:
-            # The parameter itself is cut off, not only its value: beyond the limit it would get no gradient to come back.
-            with torch.no_grad():
-                self.logit_scale.clamp_(max=math.log(LARGEST_SCALE))
+            with torch.no_grad():  # what clipping after each step of the optimiser comes to
+                self.logit_scale.clamp_(*LIMITS)
         unit = self.unit(features)
         with torch.autocast(features.device.type, enabled=False):
             cosines, scale = F.linear(unit, F.normalize(_at_least_float32(self.weight), dim=-1)), self.scale

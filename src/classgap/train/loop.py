@@ -142,7 +142,7 @@ class Trainer:
             record = {"epoch": self.epoch, "lr": self._rate(self.epoch), **self.meter.record()}
             if learned_scales(self.model):
                 record["head_scale"] = [
-                    float(head.scale) for head in cosine_heads(self.model) if head.scale is not None
+                    head.scale.item() for head in cosine_heads(self.model) if head.scale is not None
                 ]
             self._end_epoch(record, started)
 
@@ -159,6 +159,8 @@ class Trainer:
         name = self.config.method.name
         if self.head == "cosine" and self.config.model.head == "auto":
             self._tell(note=f"head: cosine, since {name} works on cosines")
+        if learned_scales(self.model) and self.config.model.head_scale is None:
+            self._tell(note="head: cosine, with a learned scale (model.head_scale)")
         for note in self._notes:
             self._tell(note=note)
         if self.batches.views > 1 and not self.batches.policies:
