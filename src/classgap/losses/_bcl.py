@@ -79,7 +79,7 @@ class Projection(nn.Module):
     kind="loss",
     family="contrast",
     paper="arXiv:2207.09052",
-    needs=("features", "views", "class_counts", "head"),
+    needs=("features", "encoder_features", "views", "class_counts", "head"),
     space={
         "alpha": Float(0.5, 4.0, default=2.0, log=True),
         "beta": Float(0.05, 2.0, default=0.6, log=True),

@@ -44,6 +44,16 @@ class CompositeLoss(ClassLoss):
         """The base's."""
         return self.base.margin_logits(logits, target)
 
+    @property
+    def base_scale(self) -> float:
+        """What the base multiplies cosines by; 1 for one on plain logits."""
+        return self.base.cosine_scale
+
+    @property
+    def cosine_scale(self) -> float:
+        """The base's."""
+        return self.base_scale
+
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
         with super().frozen(), self.base.frozen():

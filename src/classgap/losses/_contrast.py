@@ -64,7 +64,7 @@ def supervised_contrast(embeddings: Tensor, target: Tensor, *, temperature: floa
     kind="loss",
     family="contrast",
     paper="arXiv:2004.11362",
-    needs=("features", "views"),
+    needs=("features", "encoder_features", "views"),
     space={
         "weight": Float(0.05, 5.0, default=1.0, log=True),
         "temperature": Float(0.03, 0.5, default=0.07, log=True),

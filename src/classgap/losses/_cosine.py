@@ -95,6 +95,10 @@ class CosineLoss(ClassLoss):
 
     s: float
 
+    @property
+    def cosine_scale(self) -> float:
+        return self.s
+
     def target_cosine(self, cosine: Tensor, target: Tensor) -> Tensor:
         """What the cosine of each sample with its own class becomes."""
         raise NotImplementedError(f"{type(self).__name__} must implement target_cosine")
@@ -334,6 +338,10 @@ class LDAMLoss(CosineLoss):
     def needs(self) -> frozenset[str]:
         """Without the cosine head in the ``"delta"`` form."""
         return self.method.needs - {"cosine_head"} if self.form == "delta" else self.method.needs
+
+    @property
+    def cosine_scale(self) -> float:
+        return 1.0 if self.form == "delta" else self.s
 
     def target_cosine(self, cosine: Tensor, target: Tensor) -> Tensor:
         return cosine - self.margins.to(cosine.dtype)[target]

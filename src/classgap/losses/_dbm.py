@@ -161,6 +161,10 @@ class DBMLoss(ClassWeightedLoss):
             )
         self.register_buffer("margins", margins.float(), persistent=False)
 
+    @property
+    def cosine_scale(self) -> float:
+        return self.s
+
     def class_weights(self, epoch: int | None) -> Tensor | None:
         return self.balanced_weights if self.variant == "cb" else None
 

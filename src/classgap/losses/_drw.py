@@ -82,6 +82,10 @@ class DRWLoss(ClassWeightedLoss):
         """Its own and the base's."""
         return self.method.needs | self.base.needs if hasattr(self, "base") else self.method.needs
 
+    @property
+    def cosine_scale(self) -> float:
+        return self.base.cosine_scale
+
     def class_weights(self, epoch: int | None) -> Tensor | None:
         return self.balanced_weights if epoch is not None and epoch >= self.start_at else None
 

@@ -120,6 +120,7 @@ def representation_margin(
     family="margin",
     paper="ICLR 2026 (MR²)",
     needs=("features",),
+    optional=("class_counts",),
     space={
         "c_bar": Float(0.5, 4.0, default=1.0, log=True),
         "lam": Float(1e-3, 0.3, default=0.02, log=True),

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 from torch import nn
 
 from classgap._checks import InputError, did_you_mean, one_of
-from classgap.heads import CosineHead, find_head, replace_head
+from classgap.heads import CosineHead, HeadScale, find_head, replace_head
 from classgap.models import cifar
 from classgap.models.causal import CausalNormHead
 
@@ -38,6 +38,7 @@ def build_model(
     head: Head = "linear",
     *,
     head_params: Mapping[str, Any] | None = None,
+    head_scale: HeadScale | None = None,
     pretrained: bool = False,
 ) -> nn.Module:
     """The classifier called ``name`` for inputs of ``in_shape``, with random weights unless ``pretrained``.
@@ -48,7 +49,8 @@ def build_model(
         in_shape: ``(channels, height, width)`` of images or ``(d,)`` of feature vectors.
         head: ``"cosine"`` puts a :class:`~classgap.heads.CosineHead` in place of the last linear layer, ``"causal"`` a
             :class:`~classgap.models.CausalNormHead`.
-        head_params: Parameters of that head.
+        head_params: Parameters of a causal head.
+        head_scale: Scale of a cosine head, see there; ``None`` for raw cosines.
         pretrained: Published weights, for ``timm:`` and ``torchvision:`` models only (downloads them).
     Example:
         >>> model = build_model("resnet20", 10, (3, 32, 32))
@@ -64,15 +66,20 @@ def build_model(
         raise InputError(f"model {name!r} has no published weights; pretrained needs a timm: or torchvision: model")
     else:
         model = _own(name, num_classes, in_shape)
-    put_head(model, head, head_params or {})
+    put_head(model, head, head_params or {}, scale=head_scale)
     return model
 
 
-def put_head(model: nn.Module, head: str, params: Mapping[str, Any]) -> None:
-    """Put a new head of this kind where the model's last linear layer is; ``"linear"`` leaves that layer as it is."""
-    kinds: dict[str, type[nn.Module]] = {"linear": nn.Linear, "cosine": CosineHead, "causal": CausalNormHead}
-    kind = kinds[one_of("head", head, get_args(Head))]
-    known = [name for name, p in inspect.signature(kind).parameters.items() if p.kind is p.KEYWORD_ONLY]
+def put_head(model: nn.Module, head: str, params: Mapping[str, Any], *, scale: HeadScale | None = None) -> None:
+    """Put a new head of this kind where the model's last linear layer is; ``"linear"`` leaves that layer as it is.
+
+    Args:
+        params: Parameters of a causal head; the other heads have none.
+        scale: Scale of a cosine head.
+    """
+    one_of("head", head, get_args(Head))
+    signature = inspect.signature(CausalNormHead).parameters if head == "causal" else {}
+    known = [name for name, p in signature.items() if p.kind is p.KEYWORD_ONLY]
     for name in params:
         if not known:
             raise InputError(
@@ -80,9 +87,14 @@ def put_head(model: nn.Module, head: str, params: Mapping[str, Any]) -> None:
             )
         if name not in known:
             raise InputError(did_you_mean(name, known, what=f"parameter of a {head} head"))
-    if head != "linear":
-        old: Any = find_head(model)[1]
-        replace_head(model, kind(old.in_features, old.out_features, **params))
+    if scale is not None and head != "cosine":
+        raise InputError(f"head_scale={scale!r} is the scale of a cosine head; pass head='cosine', or no head_scale")
+    if head == "linear":
+        return
+    old: Any = find_head(model)[1]
+    inputs, outputs = old.in_features, old.out_features
+    new = CausalNormHead(inputs, outputs, **params) if head == "causal" else CosineHead(inputs, outputs, scale=scale)
+    replace_head(model, new)
 
 
 def _own(name: str, num_classes: int, in_shape: Shape) -> nn.Module:
