@@ -44,7 +44,7 @@ def test_published_own_and_difference(done: Any) -> None:
 
 
 def test_what_numbers_are_of(done: Any) -> None:
-    suite, _, results = done
+    _, _, results = done
     run = next(iter(results.values()))
     correct = np.asarray(RULES["last"].pick(run).test_correct)
     accuracy = correct / run.support

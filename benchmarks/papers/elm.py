@@ -2,9 +2,9 @@
 
     classgap bench benchmarks/papers/elm.py --tables-only            # the published numbers, and what has been run
 Settings as published: 256 epochs of SGD from a rate of 0.4 with 15 epochs of warm-up, a tenth of the rate after 96, 192 and 224,
-batches of 128, weight decay 1e-4, crop and flip; for a GPU. The paper sums the pull over all samples of a class, training over those
-of the batch. The weight of DRO-LT is not stated, nor the values of λ in Fig. 7, which are only in the picture. For two moons
-(Fig. 1) see `examples/two_moons.py`.
+batches of 128, weight decay 1e-4, crop and flip; for a GPU. The paper sums the pull over all samples of a class, training over
+those of the batch. The weight of DRO-LT is not stated, nor the values of λ in Fig. 7, which are only in the picture. For the two
+moons of Fig. 1 see `examples/two_moons.py`.
 """
 
 from __future__ import annotations
