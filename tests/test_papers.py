@@ -105,7 +105,11 @@ def test_every_row_of_a_table_has_its_published_number(name: str) -> None:
     assert {v.name for v in SUITES[name].variants if not re.fullmatch(unpublished, v.name)} == published
 
 
-BY_COLUMN = ("Table 8", "Table 12", "Table 13")  # of MR²: a line has what its numbers are of, not which row they belong to
+BY_COLUMN = (
+    "Table 8",
+    "Table 12",
+    "Table 13",
+)  # of MR²: a line has what its numbers are of, not which row they belong to
 
 
 def is_printed(lines: list[str], rows: list[Published], paper: str) -> bool:

@@ -32,14 +32,21 @@ def suite() -> Suite:
             Variant("DRO-LT, one stage", "dro_lt", {"rule": "count"}),
             Variant("weight normalisation", settings=("stage=tau_norm", "data.val_fraction=0.1"), note=TAU),
             Variant("DRO-LT, three stages", "dro_lt", settings=("stage=three_stage",)),
-            Variant("ELM, α=π", "elm", {"alpha": "prior", "lam": 0.01}, tasks=(TEN,), note="published for this data set"),
+            Variant(
+                "ELM, α=π", "elm", {"alpha": "prior", "lam": 0.01}, tasks=(TEN,), note="published for this data set"
+            ),
             Variant("ELM, α=√n", "elm", {"lam": 0.01}, tasks=(HUNDRED,), note="published for this data set"),
             Variant("ELM, α=n", "elm", {"alpha": "count", "lam": 0.01}, note="the appendix: good on many data sets"),
-            *(Variant(f"ELM, α=√n, λ={lam:g}", "elm", {"lam": lam}, tasks=(HUNDRED,), note="Fig. 7") for lam in LAMBDAS),
+            *(
+                Variant(f"ELM, α=√n, λ={lam:g}", "elm", {"lam": lam}, tasks=(HUNDRED,), note="Fig. 7")
+                for lam in LAMBDAS
+            ),
         ),
         published=(
             *printed_by_task("Table 2", (TEN, HUNDRED), TABLE_2),
-            *printed_by_task("Table 2", (TEN, HUNDRED), QUOTED, note="quoted from the method's own paper, with its settings"),
+            *printed_by_task(
+                "Table 2", (TEN, HUNDRED), QUOTED, note="quoted from the method's own paper, with its settings"
+            ),
             *printed_by_task("Table 2", (TEN,), {"ELM, α=π": (77.95,)}),
             *printed_by_task("Table 2", (HUNDRED,), {"ELM, α=√n": (45.77,)}),
         ),

@@ -34,7 +34,9 @@ def long_tail(data: str, imbalance: int) -> Task:
 
 
 def marc(name: str, gamma: float, *tasks: str) -> Variant:
-    return Variant(name, settings=("stage=marc", f"stage.gamma={gamma:g}", "stage.ridge=0", PASSES), tasks=tasks or ("*",))
+    return Variant(
+        name, settings=("stage=marc", f"stage.gamma={gamma:g}", "stage.ridge=0", PASSES), tasks=tasks or ("*",)
+    )
 
 
 def suite() -> Suite:
