@@ -40,7 +40,9 @@ def test_proposition_1_matches_its_formula(with_bias):
     found = bounds.describe(x, y, weight, given, delta=0.1)
     phi = np.column_stack([x, np.ones(len(x))]) if with_bias else x
     rows = np.column_stack([weight, bias]) if with_bias else weight
-    a = np.array([(phi[y == k] ** 2).sum(axis=1).mean() for k in range(3)])  # with the appended 1: the bound alone has it
+    a = np.array(
+        [(phi[y == k] ** 2).sum(axis=1).mean() for k in range(3)]
+    )  # with the appended 1: the bound alone has it
     gamma = reference.mr2_margins(x, y, 3)
     logits = phi @ rows.T
     risk = np.mean([reference.margin_cross_entropy(z, k, gamma) for z, k in zip(logits, y, strict=True)]) / math.log(2)

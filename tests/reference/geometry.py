@@ -23,6 +23,19 @@ def margins(logits, y_true):
     return np.array(found)
 
 
+def margins_by_third(logits, y_true, weight):
+    """MR² Table 4: mean output margin of all classes and of the thirds by accuracy, and the smallest angle of the weights."""
+    output = margins(logits, y_true)[:, 0]
+    classes = sorted(set(y_true))
+    accuracy = {k: np.mean([np.argmax(z) == k for z, y in zip(logits, y_true, strict=True) if y == k]) for k in classes}
+    by_class = {k: np.mean([m for m, y in zip(output, y_true, strict=True) if y == k]) for k in classes}
+    ranked = sorted(classes, key=lambda k: -accuracy[k])  # stable: ties by class index
+    thirds = [[by_class[k] for k in part] for part in np.array_split(ranked, 3)]
+    pairs = itertools.combinations(weight, 2)
+    angle = min(math.degrees(math.acos(a @ b / np.linalg.norm(a) / np.linalg.norm(b))) for a, b in pairs)
+    return [np.mean(list(by_class.values())), *(np.mean(third) for third in thirds), angle]
+
+
 def ece(confidence, correct, bins):
     total = 0.0
     for b in range(bins):

@@ -51,9 +51,9 @@ class Complexity:
 class Bounds:
     r"""Upper bounds on error rates (above 1 they are vacuous), with probability ``1 - delta``.
 
-    The class of functions behind the MR² bounds is :math:`w^\top \phi` with :math:`\|w\| \le \Lambda`, without a bias. A head with a
-    bias belongs to it once a constant 1 is appended to the features and the bias to the weights. That is done inside the bounds,
-    where :math:`\Lambda` and the second moments appear together, and nowhere else: the margins are those of the features.
+    The MR² bounds hold for :math:`w^\top \phi` with :math:`\|w\| \le \Lambda`, without a bias. A head with a bias is of this form
+    once a constant 1 is appended to the features and the bias to the weights. That is done inside the bounds, where
+    :math:`\Lambda` and the second moments appear together, and nowhere else: the margins are those of the features.
 
     Attributes:
         gamma: ``(K,)`` margins used; by default MR²'s eq. 1 on the features as they are.
@@ -160,13 +160,26 @@ def describe(
     row_norms = {p: _largest_row_norm(head, p, with_bias=with_bias) for p in NORMS}
     width = features.shape[1] + with_bias
     complexity = {p: _complexity(p, row_norms[p], moments[p], support, gamma, width) for p in NORMS}
-    risk, *mr2 = _mr2(float(losses.mean()), complexity[2.0].corrected, num_classes, len(features), delta)
-    ramp_risks = float(ramp.mean()), class_means(ramp, y_true, num_classes)
+    risk, mr2, mr2_tight = _mr2(float(losses.mean()), complexity[2.0].corrected, num_classes, len(features), delta)
+    ramp_by_class = class_means(ramp, y_true, num_classes)
     empirical = class_means(losses, y_true, num_classes) / math.log(2)
     per_class = _per_class(empirical, row_norms[2.0], moments[2.0], support, gamma, delta)
     pull, pull_lower = _pull(features, rows_of_classes(y_true, num_classes), slack)
     elm = [_elm(features, y_true, head, logits, pull + slack, odds / delta) for odds in (2, 4)]
-    return Bounds(delta, gamma, risk, *ramp_risks, *mr2, complexity, *per_class, pull, pull_lower, *elm)
+    return Bounds(
+        delta,
+        gamma,
+        risk,
+        float(ramp.mean()),
+        ramp_by_class,
+        mr2,
+        mr2_tight,
+        complexity,
+        *per_class,
+        pull,
+        pull_lower,
+        *elm,
+    )
 
 
 def margins_of(second_moment: Float64s, c_bar: float = 1.0) -> Float64s:

@@ -149,6 +149,6 @@ def _notes(fisher: Fisher, support: Ints) -> tuple[str, ...]:
         )
     if support.max() > ANCHORS:
         notes.append(
-            f"Largest distances in classes above {ANCHORS} samples are those to the {ANCHORS} samples farthest from the class mean."
+            f"Largest distances in classes above {ANCHORS} samples are to the {ANCHORS} samples farthest from the class mean."
         )
     return tuple(notes)
