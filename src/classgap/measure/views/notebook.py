@@ -82,7 +82,11 @@ def comparison_html(comparison: Comparison) -> str:
         comparison.verdict.sentence,
         [
             ("Accuracy", ("", *columns), headline),
-            (title + (f" (largest {len(rows)})" if len(changed) > len(rows) else ""), ("class", "samples", *columns), rows),
+            (
+                title + (f" (largest {len(rows)})" if len(changed) > len(rows) else ""),
+                ("class", "samples", *columns),
+                rows,
+            ),
         ],
         comparison.notes,
     )
