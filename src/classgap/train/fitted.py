@@ -43,7 +43,7 @@ class CorrectedTrainer(Trainer):
         if not foldable or (self.head == "cosine" and not self.estimator.uses_features):
             return weight, bias
         new_weight, new_bias = self.estimator.fold(weight, bias)
-        return np.float32(new_weight), np.float32(new_bias)
+        return new_weight.astype(np.float32), new_bias.astype(np.float32)
 
     def weights(self) -> dict[str, Tensor]:
         layer = dict(zip(("weight", "bias"), self.last_layer(), strict=True))
