@@ -6,8 +6,8 @@ The new environment is made by ``venv`` in a temporary folder; pip installs the 
 index. Torch takes gigabytes, so there are two ways to add it:
 
 ``--torch install``  pip installs the extra ``[torch]``, as a user does.
-``--torch link``     the distributions that ``[torch]`` requires, directly or indirectly, are linked from the environment that runs
-                     this script. Nothing else of that environment is visible, so a dependency that is missing in the
+``--torch link``     the distributions that ``[torch]`` requires, directly or indirectly, are linked from the environment that
+                     runs this script. Nothing else of that environment is visible, so a dependency that is missing in the
                      metadata of the wheel is missing here too. What is not tested is that pip can install these
                      distributions; the workflow on GitHub uses ``install``.
 ``--torch none``     stop after the half without torch.
