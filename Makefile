@@ -29,7 +29,7 @@ $(DOCS_STAMP): $(STAMP)
 	$(PY) -m pip install --quiet --group docs
 	rm -f $(VENV)/.docs-* && touch $@
 
-demo: install  ## train cross-entropy and MR² on embedded data, print the verdict, write report.html
+demo: install  ## train cross-entropy, MR² and compact logits on digits, compare them, write report pages
 	$(VENV)/bin/classgap demo
 
 test: lint types unit  ## everything CI runs

@@ -217,6 +217,9 @@ def test_state_is_written_only_while_training(spec):
     with criterion.frozen():
         call(criterion, batch)
     assert_same_state(snapshot(criterion), before_call)
+    with torch.no_grad():  # a validation pass of a loop that left the criterion in training mode
+        call(criterion, batch)
+    assert_same_state(snapshot(criterion), before_call)
     assert_same_state(before, before_call)
 
 

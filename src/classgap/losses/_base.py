@@ -85,9 +85,14 @@ class ClassLoss(nn.Module):
         return declared.needs if declared is not None else frozenset()
 
     @property
+    def balanced(self) -> bool:
+        """Whether all classes have the same training count, or no counts were given."""
+        return self.class_counts is None or bool((self.class_counts == self.class_counts[0]).all())
+
+    @property
     def updating(self) -> bool:
-        """Whether this call may write state: in training mode and not inside :meth:`frozen`."""
-        return self.training and not self._frozen
+        """Whether this call may write state: in training mode, with gradients enabled and not inside :meth:`frozen`."""
+        return self.training and not self._frozen and torch.is_grad_enabled()
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
