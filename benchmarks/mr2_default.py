@@ -3,7 +3,7 @@
     python benchmarks/mr2_default.py ../shared/data [--images]
 Every setting of (c̄, λ) at the default temperature 10·d is trained on part of the training images and scored on the others; the
 test sets are not read. Results are appended to evidence/mr2_default.jsonl, and a table of differences to cross-entropy is
-printed: means over seeds, with the standard error of the mean over seeds. Thirds are ranked by cross-entropy runs with other seeds.
+printed: means over seeds with their standard errors. Thirds are ranked by cross-entropy runs with other seeds.
 Cost on one core: 30 minutes; with --images three hours more.
 """
 
@@ -143,9 +143,7 @@ def table(done: dict[tuple[str, str, int], np.ndarray]) -> str:
             seeds = [seed for seed in SEEDS if (task, setting, seed) in done]
             cells = []
             for group in groups:
-                change = [
-                    100 * (group(done[task, setting, s]) - group(done[task, "cross-entropy", s])) for s in seeds
-                ]
+                change = [100 * (group(done[task, setting, s]) - group(done[task, "cross-entropy", s])) for s in seeds]
                 error = np.std(change, ddof=1) / math.sqrt(len(change)) if len(change) > 1 else math.nan
                 cells.append(f"{np.mean(change):+.1f} ± {error:.1f}")
             lines.append(f"| {task} | {setting} | {' | '.join(cells)} |")
