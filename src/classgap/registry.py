@@ -1,4 +1,4 @@
-"""One declaration per method: the CLI, sweeps, docs table and contract tests read nothing else.
+"""One declaration per method: the CLI, sweeps, docs table and contract tests read nothing else. ::
 
     @method("logit_adjusted", kind="loss", family="margin", paper="arXiv:2007.07314", needs=("class_counts",),
             space={"tau": Float(0.1, 3.0, default=1.0, log=True)}, reduces_to=("cross_entropy", {"tau": 0.0}))

@@ -41,7 +41,7 @@ class CorrectedTrainer(Trainer):
         if type(self.estimator)._fold is PostHocMethod._fold:
             return weight, bias
         new_weight, new_bias = self.estimator.fold(weight, bias)
-        return np.float32(new_weight), np.float32(new_bias)
+        return new_weight.astype(np.float32), new_bias.astype(np.float32)
 
     def weights(self) -> dict[str, Tensor]:
         """The network with the correction folded in; behind a cosine head, which has neither a bias nor rows of several
