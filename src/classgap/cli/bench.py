@@ -35,8 +35,8 @@ def bench(
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="Runs in these files count as done; new ones are added to the first. By default SUITE.jsonl beside the "
-            "suite's file, or results.jsonl in --out.",
+            help="Runs in these files, and in their archives FILE.xz, count as done; new ones are added to the first. By "
+            "default SUITE.jsonl beside the suite's file, or results.jsonl in --out.",
         ),
     ] = None,
     rule: Annotated[

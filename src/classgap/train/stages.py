@@ -315,11 +315,11 @@ class GapDialStage(_Fitted):
     cannot hold them, ``classgap.posthoc.load`` reads them from the folder of the run.
 
     When to use: balanced data where hard classes matter more than the average; after a loss that gains for all classes alike,
-    such as ``mr2``, whose gain it moves to the hard ones.
-    Expect: on balanced data, after ``mr2`` and with ``refit``, 150 samples of each of 100 classes in all: the hard third up by
-    3.5 points, overall by 2 and easy classes no lower than with cross-entropy on as many samples. Without ``refit`` the held-out
-    samples are lost to training, which costs most of that. After ``cross_entropy`` a trade, +1.5 hard for -1.5 easy. On long
-    tails it was measured as a post-hoc method only.
+    such as ``compact_logits``, whose gain it moves to the hard ones.
+    Expect: on balanced data, after ``compact_logits`` and with ``refit``, 150 samples of each of 100 classes in total: the hard
+    third up by 3.5 points, overall by 2, and easy classes no lower than with cross-entropy on as many samples. Without
+    ``refit`` the held-out samples are not used for training, which costs most of that. After ``cross_entropy`` a trade: +1.5
+    hard for -1.5 easy. On long tails it was measured as a post-hoc method only.
     Pitfalls: with a few hundred held-out samples in all, offsets and their strength are chosen by chance and may cost; the
     validation set has been fitted to, so accuracy on it is flattered.
 
