@@ -16,12 +16,14 @@ from classgap.train.loop import Trainer
 from classgap.train.predict import Predictions
 
 
-def write_run(folder: Path, config: TrainConfig, split: str) -> None:
-    """Say in ``folder`` what is being run there."""
+def write_run(trainer: Trainer, config: TrainConfig | None = None) -> None:
+    """Say in the folder of a run what is being run there; ``config`` is that of all its stages, if it has several."""
+    folder = trainer.folder
     folder.mkdir(parents=True, exist_ok=True)
     about = {
-        "config": config.to_dict(),
-        "split_hash": split,
+        "config": (config or trainer.config).to_dict(),
+        "chosen": trainer.chosen,
+        "split_hash": trainer.data.split_hash,
         "versions": {"classgap": classgap.__version__, "torch": torch.__version__, "python": platform.python_version()},
     }
     temporary = folder / "run.json.tmp"
