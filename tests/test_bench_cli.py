@@ -21,7 +21,7 @@ from classgap.bench.jobs import Job, JobFolder
 from classgap.bench.results import archive_results
 from classgap.cli._app import app
 from classgap.train import TrainConfig
-from waiting import SECONDS, wait_until
+from waiting import SECONDS, started, wait_until
 
 CLI = [sys.executable, "-m", "classgap", "bench"]
 
@@ -82,9 +82,7 @@ def test_archives_are_found_by_name_on_every_machine(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_interrupting_leaves_no_process_and_loses_nothing(tmp_path: Path, how: signal.Signals) -> None:
     (tmp_path / "mine.py").write_text(textwrap.dedent(SUITE_FILE).replace("epochs=2", "epochs=30000"))
-    with subprocess.Popen(
-        [*CLI, "mine.py"], cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
-    ) as run:
+    with started([*CLI, "mine.py"], cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as run:
         wait_until(lambda: list(tmp_path.glob("runs/bench/mine/jobs/*/checkpoint.pt")), run)
         run.send_signal(how)
         _, errors = run.communicate(timeout=SECONDS)

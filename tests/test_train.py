@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from safetensors.torch import load_file
 
 from classgap._checks import InputError
 from classgap.train import Progress, TrainConfig, fit
-from waiting import SECONDS, wait_until
+from waiting import SECONDS, started, wait_until
 
 SMALL = ["data.per_class=13", "epochs=3", "batch=24", "optim.lr=0.05", "model=mlp-16"]
 CLI = [sys.executable, "-m", "classgap", "train"]
@@ -116,8 +115,9 @@ def test_model_file_is_that_of_the_plain_model(tmp_path: Path) -> None:
 
 
 def test_accumulated_pieces_equal_the_whole_batch(tmp_path: Path) -> None:
-    _fit(tmp_path / "whole", "method=cross_entropy", "optim.clip=0.5")
-    _fit(tmp_path / "pieces", "method=cross_entropy", "optim.clip=0.5", "optim.accumulate=5")
+    settings = ("method=cross_entropy", "optim.clip=0.5", "precision=64-true")
+    _fit(tmp_path / "whole", *settings)
+    _fit(tmp_path / "pieces", *settings, "optim.accumulate=5")
     for key, value in _weights(tmp_path / "whole").items():
         torch.testing.assert_close(_weights(tmp_path / "pieces")[key], value, rtol=1e-4, atol=1e-6)
 
@@ -171,10 +171,10 @@ def test_a_run_cut_off_continues_bit_for_bit(tmp_path: Path, method: str, stop: 
 
 def test_resume_after_kill_9_is_bit_identical(tmp_path: Path) -> None:
     settings = _sets("epochs=4000", "checkpoint_steps=3", "method=mr2")
-    with subprocess.Popen([*CLI, *settings, "--out", str(tmp_path / "killed")]) as process:
+    with started([*CLI, *settings, "--out", str(tmp_path / "killed")]) as process:
         log = tmp_path / "killed" / "log.jsonl"
         wait_until(lambda: log.exists() and len(log.read_bytes().splitlines()) >= 5, process)
-        process.send_signal(signal.SIGKILL)
+        process.kill()
     saved = torch.load(tmp_path / "killed" / "checkpoint.pt", weights_only=True)
     reached = saved["position"]["epoch"]
     assert reached >= 4
@@ -199,7 +199,7 @@ def test_resume_after_kill_9_is_bit_identical(tmp_path: Path) -> None:
 
 def test_two_processes_equal_one(tmp_path: Path) -> None:
     """130 samples in batches of 23: shares of 12 and 11, and a last batch of 15 in 8 and 7."""
-    settings = _sets("batch=23", "optim.accumulate=2", "optim.clip=0.5")
+    settings = _sets("batch=23", "optim.accumulate=2", "optim.clip=0.5", "precision=64-true")
     one = fit(TrainConfig().override([s for s in settings if s != "--set"]), tmp_path / "one", accelerator="cpu")
     done = _run(*settings, "--out", str(tmp_path / "two"), "--devices", "2", "--accelerator", "cpu")
     assert done.stdout.count("overall") == 1  # only the first process talks
