@@ -8,9 +8,9 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "_ext"))
 
-from saved_figures import SavedFigures  # noqa: E402
+from saved_figures import SavedFigures
 
-import classgap  # noqa: E402
+import classgap
 
 project = "classgap"
 author = "The classgap developers"
