@@ -80,6 +80,7 @@ sphinx_gallery_conf = {
     "default_thumb_file": str(HERE / "_static" / "thumbnail.png"),
     "show_signature": False,
     "show_memory": False,
+    "write_computation_times": False,  # a page that loads scripts from elsewhere
     "download_all_examples": False,
     "abort_on_example_error": True,
 }
