@@ -274,6 +274,7 @@ class MR2Loss(ClassLoss):
     family="margin",
     paper="ICLR 2026 (MR²)",
     needs=("features",),
+    optional=("class_counts",),
     space={"c_bar": Float(1.0, 3.0, default=2.0), "lam": Float(0.1, 0.9, default=0.5)},
     reduces_to=("cross_entropy", {"margins": "uniform", "c_bar": 1.0, "lam": 0.0}),
 )
