@@ -46,7 +46,14 @@ classgap train --set method=mr2 --set data.augment=crop,flip,autoaugment
 What a method *needs* is supplied by the training loop: a cosine head is chosen, class counts, epochs and sample indices are
 passed, several views are drawn, several networks built, a teacher is trained first (or taken from `teacher=FOLDER`).
 In a loop of your own, a loss that misses something says so by name. The tables of the papers are suites of their own:
-`classgap bench benchmarks/papers/mr2.py`, `elm.py`, `dbm.py` and `marc.py`, with the published settings and for a GPU.
+`classgap bench benchmarks/papers/mr2.py`, `elm.py`, `dbm.py` and `marc.py`, with the published settings and for a GPU;
+`--tables-only` prints the published numbers, what was measured beside them, and which rows were not run.
+
+`python examples/two_moons.py` is a training loop of one's own on a toy problem, the two moons of ELM's Fig. 1 with 5 % of the
+points in one class. Logit adjustment moves the boundary in favour of the rare class; ELM draws the embeddings of each class
+together as well (one random seed; others differ in detail):
+
+![Decision regions and two-dimensional embeddings of cross-entropy, logit adjustment and ELM](images/two_moons.png)
 
 With `--devices N` losses, samplers, stages and teachers give the results of one process, but for three things: BatchNorm has its
 statistics of each process, `mr2` and `elm` form pairs within a process unless `method.gather=true`, and a last batch of fewer
