@@ -19,6 +19,7 @@ from bench_suite import SUITE_FILE
 from classgap._checks import InputError
 from classgap.bench import append_results
 from classgap.bench.jobs import Job, JobFolder
+from classgap.bench.results import archive_results
 from classgap.cli._app import app
 from classgap.train import TrainConfig
 
@@ -47,6 +48,10 @@ def test_command_line(done: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert r"\begin{tabular}" in again.stdout
     assert (tmp_path / "mine.jsonl").read_bytes() == committed
     assert not (tmp_path / "runs").exists()
+    archive_results(tmp_path / "mine.jsonl")
+    assert _cli("mine.py", "--list").stdout == listed.stdout
+    assert _cli("mine.py", "--only", "*/erm", "--format", "tex").stdout == again.stdout
+    assert not (tmp_path / "mine.jsonl").exists()
     wrong = _cli("mine.py", "--rule", "best")
     assert isinstance(wrong.exception, InputError)
     assert "value for --rule" in str(wrong.exception)

@@ -138,7 +138,7 @@ def test_planted_scatter_is_found(seed):
     why = cause(found, 4, "scattered")
     assert why.number == pytest.approx(1.5, abs=0.15)
     assert f"rank 1 of {K}" in why.sentence
-    assert "MR2Loss" in why.remedy
+    assert "`CompactLogitsLoss` in their logits, `MR2Loss` in their features" in why.remedy
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -47,6 +47,13 @@ def test_the_published_settings(suite: Suite) -> None:
     assert len({job.key for job in suite.jobs()}) == len(suite.jobs())  # no two rows are the same run
 
 
+def test_robust_rows_have_the_published_settings_and_say_what_is_not_published() -> None:
+    rows = {variant.name: variant for variant in SUITES["mr2"].variants}
+    assert rows["DRO"].params == {"strict": True}
+    assert rows["FairDRO"].params == {"update": "epoch", "project": False}
+    assert all("MR² gives none" in rows[name].note for name in ("DRO", "FairDRO"))
+
+
 RECIPES: dict[str, tuple[Any, ...]] = {
     # batch, rate, weight decay, schedule, warm-up, milestones, network of the first task
     "mr2": (128, 0.1, 5e-4, "cosine", 0, (), "resnet32"),

@@ -29,9 +29,17 @@ def suite() -> Suite:
             Variant("CB focal", "class_balanced", {"kind": "focal_sigmoid"}),
             Variant("LDAM + DRW", "drw", {"base": "ldam"}),
             Variant("logit adjustment", "logit_adjusted"),
-            Variant("DRO-LT, one stage", "dro_lt", {"rule": "count"}),
+            Variant(
+                "DRO-LT, one stage", "dro_lt", {"rule": "count", "form": "elm"}, note="as the paper writes it, eq. 5"
+            ),
             Variant("weight normalisation", settings=("stage=tau_norm", "data.val_fraction=0.1"), note=TAU),
-            Variant("DRO-LT, three stages", "dro_lt", settings=("stage=three_stage",)),
+            Variant(
+                "DRO-LT, three stages",
+                "dro_lt",
+                {"weight": 1.0, "centroids": "epoch"},
+                settings=("stage=three_stage",),
+                note="weight and centroids of the authors' code",
+            ),
             Variant(
                 "ELM, α=π", "elm", {"alpha": "prior", "lam": 0.01}, tasks=(TEN,), note="published for this data set"
             ),

@@ -1,4 +1,4 @@
-"""The scripts in examples/ run, and draw what they say."""
+"""examples/two_moons.py runs, and draws what it says."""
 
 from __future__ import annotations
 
