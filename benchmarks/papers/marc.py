@@ -7,9 +7,9 @@ state the augmentation; it is that of the authors' code, whose rate rises to 0.1
 say. MARC is eq. 11 without a ridge, by 2000 steps of SGD, the number of the authors' code. The other second stages are fitted
 exactly instead of by SGD, LWS and DisAlign with a ridge of 0.1 towards no change, which their papers do not have. All of them see
 ten augmented passes over the training images, and each follows a first stage of its own with the same seed. BBN and Hybrid-SC
-(Table 2) are not part of it, nor the two rows of Table 7 whose first stage has other data than the second. τ-norm is not among the
-CIFAR rows of the paper; it is here for comparison. Table 6 repeats four numbers of Table 2. The values of γ in Fig. 6 are only in
-the picture, but for 0 and 1.2.
+(Table 2) are not part of it, nor the two rows of Table 7 whose first stage has other data than the second. τ-norm is not among
+the CIFAR rows of the paper; it is here for comparison. Table 6 repeats four numbers of Table 2. The values of γ in Fig. 6 are
+only in the picture, but for 0 and 1.2.
 """
 
 from __future__ import annotations
