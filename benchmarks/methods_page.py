@@ -46,7 +46,14 @@ classgap train --set method=mr2 --set data.augment=crop,flip,autoaugment
 The training loop supplies what a method *needs*: it chooses a cosine head, passes class counts, epochs and sample indices, draws
 several views, builds several networks, and trains a teacher first (or takes it from `teacher=FOLDER`). In your own training loop,
 a loss names the argument that is missing. Each paper has a suite with its tables, with the published settings and for a GPU:
-`classgap bench benchmarks/papers/mr2.py`, `elm.py`, `dbm.py` and `marc.py`.
+`classgap bench benchmarks/papers/mr2.py`, `elm.py`, `dbm.py` and `marc.py`; `--tables-only` prints the published
+numbers, what was measured beside them, and which rows were not run.
+
+`python examples/two_moons.py` shows such a loop on a toy problem, the two moons of ELM's Fig. 1 with 5 % of the points in one
+class. Logit adjustment moves the boundary in favour of the rare class; ELM also draws the embeddings of each class together (one
+random seed; others differ in detail):
+
+![Decision regions and two-dimensional embeddings of cross-entropy, logit adjustment and ELM](images/two_moons.png)
 
 With `--devices N` losses, samplers, stages and teachers give the results of one process, with three exceptions: BatchNorm
 computes its statistics in each process, `elm` forms pairs within a process unless `method.gather=true`, and a last batch with
