@@ -164,7 +164,6 @@ def test_average_margins_after_marc_are_the_calibrated_ones(tmp_path: Path, meth
     with np.load(tmp_path / "stage1" / "predictions_test.npz") as before:
         scores, y, weight = before["scores"], before["y_true"], before["weight"]
     norms = np.linalg.norm(weight, axis=1) if method == "cross_entropy" else np.ones(10)
-    scores = scores * registry.get("loss", method).defaults.get("s", 1.0)
     expected = reference.marc_margins(scores, y, norms, marc.omega_, marc.beta_)
     report = audit_predictions(read_predictions([tmp_path / "predictions_test.npz"]))
     np.testing.assert_allclose(report.per_class["average_margin"], expected, rtol=1e-3, atol=1e-4)
