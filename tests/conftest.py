@@ -6,8 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from classgap.train.precision import probe_bf16
+
+# The same examples on every machine, however busy it is.
+settings.register_profile("classgap", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("classgap")
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared" / "data"
 

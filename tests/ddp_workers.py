@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from classgap import registry
 from classgap.optim import SAM
 from contract import build, call, inputs
-from waiting import SECONDS
+from waiting import LOOPBACK, SECONDS
 
 JOINT = ("center", "range", "spreadout", "cmic", "supcon", "bcl", "dro_lt", "gml", "ncl", "lff")
 SAMPLES = 12
@@ -68,7 +68,7 @@ def sam_training(rank: int | None, sync: bool) -> dict[str, torch.Tensor]:
 
 
 def worker(rank: int, folder: str) -> None:
-    os.environ.update(GLOO_SOCKET_IFNAME="lo")
+    os.environ.update(GLOO_SOCKET_IFNAME=LOOPBACK)
     torch.set_num_threads(1)
     store = dist.FileStore(str(Path(folder) / "store"), 2)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=SECONDS))

