@@ -37,6 +37,8 @@ def joint_gradients(name: str, rank: int | None) -> dict[str, torch.Tensor]:
         criterion.zero_grad()
         (call(criterion, part) * (len(rows) / len(batch["target"]))).backward()
     found = {name: p.grad for name, p in criterion.named_parameters()}
+    if "head" in spec.needs:  # of all steps together, since only the gradients of the loss were set to zero
+        found["head"] = criterion._head.module.weight.grad
     for key, tensor in learning.items():
         found[key] = torch.zeros_like(batch[key])
         if tensor.grad is not None:

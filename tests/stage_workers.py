@@ -29,9 +29,22 @@ CASES = {
     "three_stage": ["stage=three_stage", "method=dro_lt"],
     "teacher": ["method=gml"],
     "teacher_then_crt": ["method=gml", "stage=crt"],
+    "bcl": ["method=bcl"],
+    "bcl_cosine": ["method=bcl", "method.base=dbm", 'method.base_params={"variant": "bs"}'],
+    "causal": ["model.head=causal"],
+    "cosine": ["method=mr2", "method.p=3", "model.head=cosine", "stage=marc"],
 }
 # After how many checkpoints each attempt is cut off: in the middle of an epoch of one stage, then of another.
-CUTS = {"refit": (3, 7), "jtt": (3, 2), "linear_probe": (1,), "three_stage": (5, 1), "teacher_then_crt": (3, 3)}
+CUTS = {
+    "refit": (3, 7),
+    "jtt": (3, 2),
+    "linear_probe": (1,),
+    "three_stage": (5, 1),
+    "teacher_then_crt": (3, 3),
+    "cosine": (4,),
+    "bcl": (2,),
+    "causal": (2,),
+}
 
 
 class CutOff(Exception):

@@ -18,16 +18,19 @@ from contract import build, gradients, inputs
 SPLITS = ([7, 5], [9, 3], [12, 0], [4, 8])
 
 
+PAIRS_ACROSS_RANKS = ("mr2", "mr2_published", "mr2_released", "compact_logits")
+
+
 def is_mean_over_samples(spec: registry.Method) -> bool:
-    """Whether the batch loss is the mean of per-sample losses, given shared state; pairs across ranks need ``gather``."""
-    return spec.cls.compute is ClassLoss.compute or "gather" in inspect.signature(spec.cls).parameters
+    """Whether the batch loss is the mean of per-sample losses, given shared state, also of pairs that cross ranks."""
+    gathers = spec.name in PAIRS_ACROSS_RANKS or "gather" in inspect.signature(spec.cls).parameters
+    return spec.cls.compute is ClassLoss.compute or gathers
 
 
 def options(spec: registry.Method) -> dict[str, Any]:
     found: dict[str, Any] = {"gather": True} if "gather" in inspect.signature(spec.cls).parameters else {}
-    return found | (
-        {"lam": 50.0} if spec.name == "mr2" else {}
-    )  # random scores fit badly: else the pull would hardly show
+    # Random scores are mostly wrong: a small weight of the pull would hardly show.
+    return found | ({"lam": 50.0} if spec.name == "compact_logits" else {})
 
 
 def run(spec: registry.Method, rank: int | None) -> dict[str, Any]:

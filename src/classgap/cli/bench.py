@@ -60,6 +60,7 @@ def bench(
     classgap bench my_suite.py --only "mlp/*" --only "*/cross_entropy"
     classgap bench my_suite.py --tables-only --rule val_hard --format tex
     classgap bench my_suite.py --results mine.jsonl --results theirs.jsonl
+    classgap bench benchmarks/papers/mr2.py --tables-only   # published numbers
 
     A suite is a few lines of Python:
 
@@ -178,16 +179,19 @@ def _print_tables(
     screen: Console,
 ) -> None:
     from classgap.bench import RULES
+    from classgap.bench.published import published_tables
     from classgap.bench.suites import parse_seeds
     from classgap.bench.tables import suite_tables
 
+    chosen = None if seeds is None else parse_seeds(seeds)
     with screen.status("comparing"):
-        tables: list[TaskTables] = suite_tables(
-            suite, found, rule=RULES[rule], seeds=None if seeds is None else parse_seeds(seeds), only=only or ()
-        )
-    if not tables:
+        tables: list[TaskTables] = suite_tables(suite, found, rule=RULES[rule], seeds=chosen, only=only or ())
+        published = published_tables(suite, found, rule=RULES[rule], seeds=chosen, only=only or ())
+    if not tables and not published:
         raise InputError(f"there are no results of {suite.name} yet; run it without --tables-only")
     for task in tables:
         typer.echo(task.accuracy.render(form))  # type: ignore[arg-type]
         if task.differences.rows:
             typer.echo(task.differences.render(form))  # type: ignore[arg-type]
+    for table in published:
+        typer.echo(table.render(form))  # type: ignore[arg-type]

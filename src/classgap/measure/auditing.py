@@ -16,10 +16,10 @@ from classgap.measure.classwise import Float64s, Ints, divide, row_blocks
 from classgap.measure.confusion import Confusion
 from classgap.measure.groups import FREQUENCIES, THIRDS, Remainder
 from classgap.measure.inputs import Head, read_head, read_labels, read_names, read_scores, read_train_counts
-from classgap.measure.intervals import mean_interval, observed_intervals, wilson
+from classgap.measure.intervals import mean_interval, observed_intervals, wilson, z_value
 from classgap.measure.metrics import CORRECTED, FROM_ACCURACY
 from classgap.measure.noise import corrected, homogeneity
-from classgap.measure.report import AuditReport, Estimate, Homogeneity, Samples
+from classgap.measure.report import AuditReport, Estimate, Homogeneity, MarginLevels, Samples
 from classgap.measure.views.plain import percent, structured
 
 Reference = AuditReport | Sequence[float] | NDArray[Any]
@@ -161,6 +161,7 @@ def _assemble(
         per_class=structured(columns),
         homogeneity=test,
         verdict=_verdict(metrics, test, options.confidence),
+        margin_levels=_margin_levels(group, confusion.support, sections, options.confidence),
         diagnoses=_diagnoses(confusion, classes, group, samples, sections["geometry"], train_counts),
         samples=samples,
         notes=(*notes, *_notes(confusion, classes), *getattr(sections["geometry"], "notes", ())),
@@ -294,6 +295,23 @@ def _sections(samples: Samples | None, num_classes: int) -> dict[str, Any]:
         if samples.weight is not None:
             sections["bounds"] = bounds.describe(samples.features, samples.y_true, samples.weight, samples.bias)
     return sections
+
+
+def _margin_levels(group: Ints, support: Ints, sections: Mapping[str, Any], confidence: float) -> MarginLevels | None:
+    """MR²'s Table 4: output margins of all classes and of each third, and the smallest angle of the head."""
+    found: margins.Margins | None = sections["margins"]
+    head = None if sections["geometry"] is None else sections["geometry"].head
+    if found is None and head is None:
+        return None
+    output = {}
+    for name, member in {"average": group >= 0, **{third: group == i for i, third in enumerate(THIRDS)}}.items():
+        value = half = float("nan")
+        if found is not None and member.any():
+            variance = found.output.variance[member] / np.maximum(support[member] - 1, 1)
+            value = float(found.output.mean[member].mean())
+            half = z_value(confidence) * float(np.sqrt(variance.sum())) / int(member.sum())
+        output[name] = Estimate(value, float(np.maximum(value - half, -1.0)), float(np.minimum(value + half, 1.0)))
+    return MarginLevels(output, float("nan") if head is None else head.angles.margin)
 
 
 def _diagnoses(

@@ -28,12 +28,14 @@ def read_run(folder: Path) -> TrainConfig | None:
         raise InputError(f"{path} cannot be read ({error}); restore it or choose another folder") from error
 
 
-def write_run(folder: Path, config: TrainConfig, split: str) -> None:
-    """Say in ``folder`` what is being run there."""
+def write_run(trainer: Trainer, config: TrainConfig | None = None) -> None:
+    """Say in the folder of a run what is being run there; ``config`` is that of all its stages, if it has several."""
+    folder = trainer.folder
     folder.mkdir(parents=True, exist_ok=True)
     about = {
-        "config": config.to_dict(),
-        "split_hash": split,
+        "config": (config or trainer.config).to_dict(),
+        "chosen": trainer.chosen,
+        "split_hash": trainer.data.split_hash,
         "versions": {"classgap": classgap.__version__, "torch": torch.__version__, "python": platform.python_version()},
     }
     temporary = folder / "run.json.tmp"

@@ -70,7 +70,7 @@ def plain_run(config: TrainConfig) -> TrainConfig:
     return dataclasses.replace(
         config,
         method=MethodConfig(),
-        model=dataclasses.replace(config.model, head="auto"),
+        model=dataclasses.replace(config.model, head="auto", head_params={}, head_scale=None),
         sampler=PartConfig(),
         wrapper=PartConfig(),
         teacher=None,
@@ -115,7 +115,7 @@ def _run(trainer: Trainer) -> Trainer:
     """Train it to the end from wherever it stands."""
     trainer.resume()
     if trainer.fabric.is_global_zero:
-        write_run(trainer.folder, trainer.config, trainer.data.split_hash)
+        write_run(trainer)
     trainer.run()
     # Also of a run that ended its training and was cut off before it had written them.
     if not trainer.fabric.broadcast(has_results(trainer.folder)):

@@ -95,7 +95,7 @@ def start(
     if resume:
         trainer.resume()
     if fabric.is_global_zero:
-        write_run(folder, config, data.split_hash)
+        write_run(trainer, config)
     return trainer
 
 

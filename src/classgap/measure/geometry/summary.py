@@ -42,6 +42,8 @@ class Geometry:
             "spread_ratio": self.spread.ratio,
             "variance_norm": self.spread.variance_norm,
             "max_distance": divide(self.spread.diameter, self.spread.largest_norm),
+            "mean_max_distance": divide(self.spread.mean_max_distance, self.spread.largest_norm),
+            "mr2_excess_distance": self.spread.excess_by_class,
             "fisher": self.fisher.separability,
             "nearest_fisher": smallest(self.fisher.criterion)[0],
             "boundary_error": self.fisher.boundary_error,
@@ -65,10 +67,12 @@ class Geometry:
         return nearest
 
     def summary(self) -> dict[str, float]:
-        """Global numbers, means over classes."""
+        """Global numbers, means over classes; those of single samples (distances) are means over samples."""
         summary = {
             "spread": float(np.nanmean(self.spread.spread)),
             "spread_ratio": _mean(self.spread.ratio),
+            "mean_max_distance": float(divide(self.spread.max_distance.mean(), self.spread.largest_norm)),
+            "mr2_excess_distance": float(self.spread.excess.mean()),
             "fisher": _mean(self.fisher.separability),
             "mean_angle": self.mean_angles.mean,
             **asdict(self.collapse),
@@ -145,6 +149,6 @@ def _notes(fisher: Fisher, support: Ints) -> tuple[str, ...]:
         )
     if support.max() > ANCHORS:
         notes.append(
-            f"Largest distances in classes above {ANCHORS} samples start at the {ANCHORS} farthest from the mean."
+            f"Largest distances in classes above {ANCHORS} samples are to the {ANCHORS} samples farthest from the class mean."
         )
     return tuple(notes)

@@ -1,0 +1,6 @@
+"""
+Audit a CSV file
+================
+
+Predictions of a model in, verdict out.
+"""
