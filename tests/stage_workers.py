@@ -20,6 +20,7 @@ BASE += ["model=mlp-16", "checkpoint_steps=3"]
 CASES = {
     "crt": ["stage=crt", "data.augment=crop", "stage.passes=2"],
     "lws": ["stage=lws"],
+    "tau_norm": ["stage=tau_norm"],
     "marc": ["stage=marc", "method=dbm"],
     "disalign": ["stage=disalign"],
     "gap_dial": ["stage=gap_dial", "stage.strength=2", "stage.ridge=1", "method=logit_adjusted"],

@@ -119,7 +119,7 @@ def test_identical_features(spec):
 
 
 @every_loss
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [pytest.param(torch.bfloat16, marks=pytest.mark.bf16), torch.float16])
 def test_half_precision(spec, dtype):
     """Under autocast the loss is computed in float32 from the half-precision inputs."""
     criterion = warmed(spec)

@@ -103,13 +103,17 @@ def test_copy_taps_its_own_model() -> None:
     assert not torch.equal(tap(x)[0], logits)
 
 
-def test_compiles_without_graph_breaks_and_under_autocast() -> None:
+def test_compiles_without_graph_breaks() -> None:
     tap = FeatureTap(_net()).eval()
     x = torch.randn(2, 4)
     compiled = torch.compile(tap, fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(x), tap(x))
+
+
+@pytest.mark.bf16
+def test_autocast_reaches_the_model() -> None:
     with torch.autocast("cpu", torch.bfloat16):
-        logits, features = tap(x)
+        logits, features = FeatureTap(_net()).eval()(torch.randn(2, 4))
     assert logits.dtype == features.dtype == torch.bfloat16
 
 
@@ -247,10 +251,15 @@ def test_features_behind_a_cosine_head_are_unit_vectors(scale: object) -> None:
     assert grad is not None
     assert grad.abs().sum() > 0
     assert torch.equal(FeatureTap(model, unit=False)(x)[1], before)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert FeatureTap(model)(x)[1].dtype == torch.float32
     inside = FeatureTap(nn.ModuleDict({"module": model})["module"])
     assert torch.equal(inside(x)[1], features)
+
+
+@pytest.mark.bf16
+def test_unit_vectors_are_single_precision_under_autocast() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), CosineHead(8, 3))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert FeatureTap(model)(torch.randn(6, 4))[1].dtype == torch.float32
 
 
 def test_a_replaced_head_is_tapped_like_any_other() -> None:

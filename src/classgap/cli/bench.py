@@ -131,12 +131,16 @@ def _run(
 
     from classgap.bench.pool import run_jobs
     from classgap.cli._bench_progress import BenchProgress
+    from classgap.train.precision import set_up_precision
 
     left = [job for job in jobs if job.key not in found]
     if not left:
         screen.print(f"all {len(jobs)} jobs of {suite.name} are done")
         return 0
     _find_data(suite, left)
+    sentences = {set_up_precision(precision, children=True) for precision in {job.config.precision for job in left}}
+    for sentence in sentences - {""}:
+        screen.print(sentence, soft_wrap=True)
     by_key = {job.key: job for job in left}
     screen.print(f"{suite.name}: {len(by_key)} of {len(jobs)} jobs to run in {folder} → {results}", soft_wrap=True)
     # A batch system's request to end is like Ctrl-C: workers must not outlive this process.

@@ -88,6 +88,7 @@ class Samples:
     features: NDArray[np.floating[Any]] | None = None
     weight: NDArray[np.floating[Any]] | None = None
     bias: NDArray[np.floating[Any]] | None = None
+    margin_norms: NDArray[np.floating[Any]] | None = None
 
 
 @dataclass(frozen=True, eq=False)

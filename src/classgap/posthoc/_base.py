@@ -96,6 +96,11 @@ class PostHocMethod(BaseEstimator):  # type: ignore[misc]
         predicted: Array = self.classes_[columns]
         return predicted
 
+    @property
+    def margin_norms(self) -> Array | None:
+        """Norms ``(K,)`` that corrected scores are divided by to give margins; None where the folded layer has its own."""
+        return None
+
     def fold(self, weight: Any, bias: ArrayLike | None = None) -> Any:
         """Write the correction into the last layer, so that serving costs nothing.
 

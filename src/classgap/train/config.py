@@ -9,6 +9,7 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from classgap._checks import InputError, did_you_mean, number, one_of
@@ -207,6 +208,17 @@ class TrainConfig:
         model = self.model.name.replace(":", "_")
         parts = [p.name for p in (self.stage, self.wrapper, self.sampler, self.mix) if p.name != "none"]
         return "-".join([data, model, self.method.name, *parts, f"seed{self.seed}", digest])
+
+
+def read_run(folder: Path) -> TrainConfig | None:
+    """The configuration of the run in ``folder``, if there is one."""
+    path = folder / "run.json"
+    if not path.exists():
+        return None
+    try:
+        return TrainConfig.from_dict(json.loads(path.read_text())["config"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} cannot be read ({error}); restore it or choose another folder") from error
 
 
 _PARTS = ("sampler", "mix", "wrapper", "stage", "teacher")

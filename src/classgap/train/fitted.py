@@ -19,6 +19,7 @@ from classgap.posthoc import PostHocMethod
 from classgap.stats import gather_rows
 from classgap.train.config import TrainConfig
 from classgap.train.loop import Array, Trainer
+from classgap.train.predict import Predictions
 
 _SAME_PRIOR = 1.5  # factor by which the share of a class may change; a class of few samples changes by rounding already
 
@@ -42,6 +43,12 @@ class CorrectedTrainer(Trainer):
             return weight, bias
         new_weight, new_bias = self.estimator.fold(weight, bias)
         return new_weight.astype(np.float32), new_bias.astype(np.float32)
+
+    def predictions(self, split: Split) -> Predictions:
+        norms = self.estimator.margin_norms
+        return dataclasses.replace(
+            super().predictions(split), margin_norms=None if norms is None else np.asarray(norms, dtype=np.float32)
+        )
 
     def weights(self) -> dict[str, Tensor]:
         """The network with the correction folded in; behind a cosine head, which has neither a bias nor rows of several

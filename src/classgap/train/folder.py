@@ -10,22 +10,10 @@ import torch
 from safetensors.torch import save
 
 import classgap
-from classgap._checks import InputError
 from classgap.train.checkpoint import replace_file
 from classgap.train.config import TrainConfig
 from classgap.train.loop import Trainer
 from classgap.train.predict import Predictions
-
-
-def read_run(folder: Path) -> TrainConfig | None:
-    """The configuration of the run in ``folder``, if there is one."""
-    path = folder / "run.json"
-    if not path.exists():
-        return None
-    try:
-        return TrainConfig.from_dict(json.loads(path.read_text())["config"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} cannot be read ({error}); restore it or choose another folder") from error
 
 
 def write_run(trainer: Trainer, config: TrainConfig | None = None) -> None:

@@ -16,8 +16,8 @@ from classgap import registry
 from classgap._checks import InputError
 from classgap.data import TrainingData
 from classgap.train.build import build_network, declared_loss
-from classgap.train.config import MethodConfig, PartConfig, TrainConfig
-from classgap.train.folder import has_results, read_run, write_results, write_run
+from classgap.train.config import MethodConfig, PartConfig, TrainConfig, read_run
+from classgap.train.folder import has_results, write_results, write_run
 from classgap.train.loop import Progress, Trainer, Trains, Watcher
 
 

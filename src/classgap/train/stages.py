@@ -6,7 +6,7 @@ import dataclasses
 from functools import partial
 
 from classgap import posthoc
-from classgap._checks import InputError, number
+from classgap._checks import InputError, number, one_of, whole
 from classgap.posthoc import PostHocMethod
 from classgap.registry import Choice, Float, Int, method
 from classgap.samplers import RepeatSampler, error_repeats
@@ -210,6 +210,44 @@ class CRTStage(_Fitted):
 
 
 @method(
+    "tau_norm",
+    kind="stage",
+    family="norm",
+    paper="arXiv:1910.09217",
+    space=posthoc.TauNorm.method.space,
+)
+class TauNormStage(_Fitted):
+    """τ-normalisation as second stage: each row of the last layer divided by a power of its norm, the bias dropped.
+
+    The power is chosen by :class:`classgap.posthoc.TauNorm` on the validation set, and nothing is trained. The result is part of
+    the saved network.
+
+    When to use: long tails; the cheapest of the second stages, since one number is chosen.
+    Expect: on balanced data no gain; on long tails a gain for rare classes where their weight vectors are shorter.
+    Pitfalls: strong weight decay may have levelled the norms, and a cosine head has none. With few validation samples of the
+    rare classes the power is chosen by chance. The validation set has been chosen on, so accuracy on it is flattered.
+
+    Args:
+        tau: The power: ``1`` gives unit rows, ``0`` only drops the bias. None (default) picks the value of 0, 0.1, …, 2 with the
+            best balanced accuracy on the validation set; a number needs no validation set.
+    Reference: Kang et al., *Decoupling representation and classifier*, ICLR 2020, sec. 4.
+    """
+
+    def __init__(self, *, tau: float | None = None) -> None:
+        if tau is not None:
+            number("stage.tau", tau, low=0.0)
+        super().__init__(posthoc.TauNorm(tau=tau), None if tau is None else 1)
+
+    def phases(self, config: TrainConfig) -> tuple[Phase, ...]:
+        if config.model.head == "cosine" or "cosine_head" in declared_loss(config).needs:
+            raise InputError(
+                f"stage tau_norm needs a linear head; with method={config.method.name} model.head={config.model.head} it is a cosine "
+                "head, which ignores the norms of its rows. Leave the stage out"
+            )
+        return super().phases(config)
+
+
+@method(
     "lws",
     kind="stage",
     family="norm",
@@ -243,12 +281,14 @@ class LWSStage(_Fitted):
     kind="stage",
     family="margin",
     paper="arXiv:2112.07225",
-    space={"gamma": Float(0.0, 2.0, default=1.2), "ridge": Float(1e-4, 10.0, default=0.1, log=True)},
+    space={"gamma": Float(0.0, 2.0, default=1.2), "steps": Int(100, 20_000, default=2000, log=True)},
 )
 class MARCStage(_Fitted):
     """Margin calibration as second stage: a scale and an offset for each class's margin, on the frozen network's logits.
 
-    Fitted exactly by :class:`classgap.posthoc.MARC` to the training set, as published, instead of by iterations of SGD.
+    Fitted by :class:`classgap.posthoc.MARC` to the training set and by steps of SGD on eq. 11, as published, with the number of
+    steps of the authors' code; the logits are computed once for all steps, not anew in each. The average margins that
+    ``classgap audit`` reports of such a run are the calibrated ones of eq. 8.
 
     When to use: long tails; on balanced data fit it to held-out scores with ``classgap fix`` instead.
     Expect: on balanced data no change worth speaking of, since all classes weigh alike; on long tails a gain for rare
@@ -258,13 +298,30 @@ class MARCStage(_Fitted):
 
     Args:
         gamma: Exponent of the class weights.
-        ridge: Pull towards no change.
+        normalize: ``"batch"`` divides the loss of a batch by its number of samples (the paper), ``"weights"`` by the sum of their
+            weights (the authors' code), which amounts to larger steps on long tails.
+        ridge: Pull towards no change; the paper has none.
+        steps: Steps of SGD. None solves exactly, which on training logits goes much further than the paper's steps and loses
+            most of the gain; it needs a ridge of about 0.1 there.
         passes: Passes over the augmented training set; one is enough without augmentation.
     Reference: Wang et al., *Margin calibration for long-tailed visual recognition*, ACML 2022.
     """
 
-    def __init__(self, *, gamma: float = 1.2, ridge: float = 0.1, passes: int = 1) -> None:
-        super().__init__(posthoc.MARC(gamma=gamma, ridge=ridge), passes)
+    def __init__(
+        self,
+        *,
+        gamma: float = 1.2,
+        normalize: str = "batch",
+        ridge: float = 0.0,
+        steps: int | None = 2000,
+        passes: int = 1,
+    ) -> None:
+        one_of("stage.normalize", normalize, ("batch", "weights"))
+        number("stage.gamma", gamma, low=0.0)
+        number("stage.ridge", ridge, low=0.0)
+        if steps is not None:
+            whole("stage.steps", steps, low=1)
+        super().__init__(posthoc.MARC(gamma=gamma, normalize=normalize, ridge=ridge, steps=steps), passes)
 
 
 @method(

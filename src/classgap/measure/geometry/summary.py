@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from classgap import _checks
-from classgap.measure.classwise import Float64s, Floats, Ints, divide, rows_of_classes
+from classgap.measure.classwise import Float64s, Floats, Ints, class_means, divide, rows_of_classes
 from classgap.measure.geometry.angles import Angles, HeadGeometry, angles_between, describe_head
 from classgap.measure.geometry.collapse import Collapse, neural_collapse
 from classgap.measure.geometry.fisher import MAX_WIDTH, Fisher, fisher_separability, smallest
@@ -102,12 +102,18 @@ def describe(
     *,
     weight: Floats | None = None,
     bias: Floats | None = None,
+    margin_norms: Floats | None = None,
+    logits: Floats | None = None,
 ) -> Geometry:
     """Geometry of ``features`` (``(n, d)``) and, if given, of the linear head ``weight`` (``(K, d)``), ``bias`` (``(K,)``).
 
     Features are those fed to the head, taken in evaluation mode. Sums are float64; nothing larger than one block of rows,
     the class means, one d × d matrix and K × K tables is held (a covariance per class only where they are small).
 
+    Args:
+        margin_norms: ``(K,)`` norms of the head's rows before MARC. The average margin is then that of MARC's eq. 8.
+        logits: ``(n, K)``, used beside ``margin_norms``: calibrated logits that ``weight`` may not hold. Otherwise those of the
+            head count.
     Example:
         >>> import numpy as np
         >>> g = describe(np.eye(3).repeat(4, axis=0), np.arange(3).repeat(4), 3, weight=np.eye(3))
@@ -119,6 +125,11 @@ def describe(
     if weight is None and bias is not None:
         raise _checks.InputError("bias was given without weight; pass both, or neither")
     head = None if weight is None else check_head(weight, bias, num_classes, features.shape[1])
+    norms = None if margin_norms is None else _positive_norms(margin_norms, num_classes)
+    own = None
+    if norms is not None and logits is not None:
+        logits = _checks.float_matrix("logits", logits, rows=len(features), columns=num_classes)
+        own = class_means(logits[np.arange(len(y_true)), y_true], y_true, num_classes)
     rows = rows_of_classes(y_true, num_classes)
     spread = measure_spread(features, y_true, rows)
     means = spread.means
@@ -128,7 +139,9 @@ def describe(
         mean_angles=angles_between(means - means[spread.support > 0].mean(axis=0)),
         fisher=fisher,
         collapse=neural_collapse(features, y_true, means, spread.spread, spread.largest_norm, head=head),
-        head=None if head is None else describe_head(features, y_true, rows, means, *head),
+        head=None
+        if head is None
+        else describe_head(features, y_true, rows, means, *head, margin_norms=norms, average_logit=own),
         notes=_notes(fisher, spread.support),
     )
 
@@ -137,6 +150,13 @@ def check_head(weight: Floats, bias: Floats | None, num_classes: int, width: int
     """The head as float64 ``(weight, bias)``, a missing bias as zeros."""
     matrix = _checks.float_matrix("weight", weight, rows=num_classes, columns=width).astype(np.float64)
     return matrix, np.zeros(num_classes) if bias is None else _checks.float_vector("bias", bias, length=num_classes)
+
+
+def _positive_norms(norms: Floats, num_classes: int) -> Float64s:
+    vector = _checks.float_vector("margin_norms", norms, length=num_classes)
+    if vector.min() <= 0:
+        raise _checks.InputError(f"margin_norms must be positive, got a smallest value of {vector.min():g}")
+    return vector
 
 
 def _notes(fisher: Fisher, support: Ints) -> tuple[str, ...]:
