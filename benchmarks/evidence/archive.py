@@ -22,7 +22,7 @@ from classgap.bench.results import archive_results
 from classgap.train.config import MethodConfig
 
 HERE = Path(__file__).resolve().parent
-OTHERS = ("ideas/results.jsonl", "posthoc/results.jsonl")  # lines of other scripts, kept as they are
+OTHERS = ("ideas/results.jsonl", "posthoc/results.jsonl")  # lines of other scripts, which archives keep as they are
 
 
 def archive() -> None:
