@@ -11,8 +11,9 @@ JOBS ?= 2
 
 # How `make wheel` gets torch: "link" borrows the one of $(VENV), "install" downloads it, "none" tests only the half without it.
 TORCH ?= link
+SPHINX = $(PY) -m sphinx -W --keep-going -n -q -d docs/_build/doctrees -b html docs
 
-.PHONY: help install demo test lint types unit test-slow docs wheel lowest browser clean
+.PHONY: help install demo test lint types unit test-slow docs check-docs wheel lowest browser clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -32,7 +33,7 @@ $(DOCS_STAMP): $(STAMP)
 demo: install  ## train cross-entropy, MR² and compact logits on digits, compare them, write report pages
 	$(VENV)/bin/classgap demo
 
-test: lint types unit  ## everything CI runs
+test: lint types unit check-docs  ## everything CI runs
 
 lint: install
 	$(VENV)/bin/ruff check .
@@ -48,8 +49,11 @@ test-slow: install browser  ## the longer checks
 	$(PY) -m pytest -m slow
 
 docs: $(DOCS_STAMP)  ## documentation site in docs/_build/html; warnings are errors, nothing is downloaded
-	OMP_NUM_THREADS=1 $(PY) -m sphinx -W --keep-going -n -q -b html docs docs/_build/html
+	OMP_NUM_THREADS=1 $(SPHINX) docs/_build/html
 	@echo "open docs/_build/html/index.html"
+
+check-docs: $(DOCS_STAMP)  ## the same pages without running the examples, which the tests do
+	OMP_NUM_THREADS=1 $(SPHINX) docs/_build/check -D plot_gallery=0
 
 wheel: install  ## source archive and wheel in dist/, installed and tried in a clean environment, without and with torch
 	rm -rf dist

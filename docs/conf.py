@@ -8,9 +8,9 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "_ext"))
 
-from saved_figures import SavedFigures  # noqa: E402
+from saved_figures import SavedFigures
 
-import classgap  # noqa: E402
+import classgap
 
 project = "classgap"
 author = "The classgap developers"
@@ -80,6 +80,7 @@ sphinx_gallery_conf = {
     "default_thumb_file": str(HERE / "_static" / "thumbnail.png"),
     "show_signature": False,
     "show_memory": False,
+    "write_computation_times": False,  # a page that loads scripts from elsewhere
     "download_all_examples": False,
     "abort_on_example_error": True,
 }

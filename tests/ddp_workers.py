@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from classgap import registry
 from classgap.optim import SAM
 from contract import build, call, inputs
+from waiting import SECONDS
 
 JOINT = ("center", "range", "spreadout", "cmic", "supcon", "bcl", "dro_lt", "gml", "ncl", "lff")
 SAMPLES = 12
@@ -70,7 +71,7 @@ def worker(rank: int, folder: str) -> None:
     os.environ.update(GLOO_SOCKET_IFNAME="lo")
     torch.set_num_threads(1)
     store = dist.FileStore(str(Path(folder) / "store"), 2)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=60))
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=SECONDS))
     results = {name: joint_gradients(name, rank) for name in JOINT}
     results |= {f"sam-{sync}": sam_training(rank, sync) for sync in (True, False)}
     torch.save(results, Path(folder) / f"{rank}.pt")

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from classgap.bench.jobs import Job, JobFolder
 from classgap.bench.results import archive_results
 from classgap.cli._app import app
 from classgap.train import TrainConfig
+from waiting import SECONDS, started, wait_until
 
 CLI = [sys.executable, "-m", "classgap", "bench"]
 
@@ -81,15 +81,11 @@ def test_archives_are_found_by_name_on_every_machine(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_interrupting_leaves_no_process_and_loses_nothing(tmp_path: Path, how: signal.Signals) -> None:
-    (tmp_path / "mine.py").write_text(textwrap.dedent(SUITE_FILE).replace("epochs=2", "epochs=3000"))
-    with subprocess.Popen(
-        [*CLI, "mine.py"], cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
-    ) as run:
-        deadline = time.monotonic() + 120
-        while not list(tmp_path.glob("runs/bench/mine/jobs/*/checkpoint.pt")) and time.monotonic() < deadline:
-            time.sleep(0.1)
+    (tmp_path / "mine.py").write_text(textwrap.dedent(SUITE_FILE).replace("epochs=2", "epochs=30000"))
+    with started([*CLI, "mine.py"], cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as run:
+        wait_until(lambda: list(tmp_path.glob("runs/bench/mine/jobs/*/checkpoint.pt")), run)
         run.send_signal(how)
-        _, errors = run.communicate(timeout=60)
+        _, errors = run.communicate(timeout=SECONDS)
     assert run.returncode == 130, errors
     assert "the same command goes on" in errors
     assert "Traceback" not in errors

@@ -80,7 +80,6 @@ def test_notebook_shows_classes_that_changed_significantly() -> None:
     result = compare(before, after)
     page = Cells(result._repr_html_())
     assert page.open == []
-    assert result.verdict.title in page.text
     assert result.verdict.sentence in page.text
     assert "rescued class" in page.text
     assert "+100.0" in page.text

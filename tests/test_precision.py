@@ -16,6 +16,7 @@ import pytest
 from classgap._checks import InputError
 from classgap.train import TrainConfig, precision
 from classgap.train.precision import LIMIT, VARIABLE, probe_bf16, require_precision, set_up_precision
+from waiting import SECONDS
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGILL that a process can send to itself")
 
@@ -128,9 +129,11 @@ def processor(tmp_path: Path) -> Any:
     def run(works_with: str, *arguments: str, known: str = "") -> subprocess.CompletedProcess[str]:
         env = {key: value for key, value in os.environ.items() if key not in (precision._KNOWN, VARIABLE)}
         path = os.pathsep.join(filter(None, [str(tmp_path / "processor"), env.get("PYTHONPATH", "")]))
-        env |= {"PYTHONPATH": path, "TEST_WORKS_WITH": works_with, "OMP_NUM_THREADS": "1", precision._KNOWN: known}
+        env |= {"PYTHONPATH": path, "TEST_WORKS_WITH": works_with, precision._KNOWN: known}
         command = [sys.executable, "-m", "classgap", *arguments]
-        return subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
+        return subprocess.run(
+            command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS, check=False
+        )
 
     return run
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +16,7 @@ from safetensors.torch import load_file
 
 from classgap._checks import InputError
 from classgap.train import Progress, TrainConfig, fit
+from waiting import SECONDS, started, wait_until
 
 SMALL = ["data.per_class=13", "epochs=3", "batch=24", "optim.lr=0.05", "model=mlp-16"]
 CLI = [sys.executable, "-m", "classgap", "train"]
@@ -38,8 +36,7 @@ def _same(one: Path, two: Path) -> bool:
 
 
 def _run(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run([*CLI, *arguments], env=env, capture_output=True, text=True, check=check, timeout=300)
+    return subprocess.run([*CLI, *arguments], capture_output=True, text=True, check=check, timeout=SECONDS)
 
 
 def _sets(*settings: str) -> list[str]:
@@ -118,8 +115,9 @@ def test_model_file_is_that_of_the_plain_model(tmp_path: Path) -> None:
 
 
 def test_accumulated_pieces_equal_the_whole_batch(tmp_path: Path) -> None:
-    _fit(tmp_path / "whole", "method=cross_entropy", "optim.clip=0.5")
-    _fit(tmp_path / "pieces", "method=cross_entropy", "optim.clip=0.5", "optim.accumulate=5")
+    settings = ("method=cross_entropy", "optim.clip=0.5", "precision=64-true")
+    _fit(tmp_path / "whole", *settings)
+    _fit(tmp_path / "pieces", *settings, "optim.accumulate=5")
     for key, value in _weights(tmp_path / "whole").items():
         torch.testing.assert_close(_weights(tmp_path / "pieces")[key], value, rtol=1e-4, atol=1e-6)
 
@@ -173,16 +171,10 @@ def test_a_run_cut_off_continues_bit_for_bit(tmp_path: Path, method: str, stop: 
 
 def test_resume_after_kill_9_is_bit_identical(tmp_path: Path) -> None:
     settings = _sets("epochs=4000", "checkpoint_steps=3", "method=mr2")
-    with subprocess.Popen(
-        [*CLI, *settings, "--out", str(tmp_path / "killed")], env={**os.environ, "OMP_NUM_THREADS": "1"}
-    ) as process:
-        deadline = time.monotonic() + 120
+    with started([*CLI, *settings, "--out", str(tmp_path / "killed")]) as process:
         log = tmp_path / "killed" / "log.jsonl"
-        while not (log.exists() and len(log.read_bytes().splitlines()) >= 5):
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        process.send_signal(signal.SIGKILL)
+        wait_until(lambda: log.exists() and len(log.read_bytes().splitlines()) >= 5, process)
+        process.kill()
     saved = torch.load(tmp_path / "killed" / "checkpoint.pt", weights_only=True)
     reached = saved["position"]["epoch"]
     assert reached >= 4
@@ -207,7 +199,7 @@ def test_resume_after_kill_9_is_bit_identical(tmp_path: Path) -> None:
 
 def test_two_processes_equal_one(tmp_path: Path) -> None:
     """130 samples in batches of 23: shares of 12 and 11, and a last batch of 15 in 8 and 7."""
-    settings = _sets("batch=23", "optim.accumulate=2", "optim.clip=0.5")
+    settings = _sets("batch=23", "optim.accumulate=2", "optim.clip=0.5", "precision=64-true")
     one = fit(TrainConfig().override([s for s in settings if s != "--set"]), tmp_path / "one", accelerator="cpu")
     done = _run(*settings, "--out", str(tmp_path / "two"), "--devices", "2", "--accelerator", "cpu")
     assert done.stdout.count("overall") == 1  # only the first process talks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ class SavedFigures:
     """Looks for PNG files in the working folder of the example and the folders in it."""
 
     def __init__(self) -> None:
+        self.started = time.time()  # files of an earlier build are not shown
         self.seen: dict[Path, float] = {}
 
     def __repr__(self) -> str:
@@ -23,7 +25,7 @@ class SavedFigures:
         paths = block_vars["image_path_iterator"]
         for path in sorted(Path.cwd().glob("classgap-report/*.png")):
             written = path.stat().st_mtime
-            if self.seen.get(path) != written:
+            if written >= self.started and self.seen.get(path) != written:
                 self.seen[path] = written
                 shown.append(str(next(paths)))
                 shutil.copy(path, shown[-1])

@@ -36,8 +36,8 @@ def train(
     precision: Annotated[
         str | None,
         typer.Option(
-            help="32-true, bf16-mixed, 16-mixed, bf16-true or 64-true. Before a bf16 run a child process tries whether the "
-            "processor can compute it."
+            help="32-true, bf16-mixed, 16-mixed, bf16-true or 64-true. Whether bf16 works on this processor, and with which "
+            "setting, is tried in a child process first."
         ),
     ] = None,
 ) -> None:

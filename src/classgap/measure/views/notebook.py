@@ -76,7 +76,7 @@ def comparison_html(comparison: Comparison) -> str:
     runs = (len(comparison.before), len(comparison.after))
     title = f"Classes with a significant change: {len(changed):,}"
     return _block(
-        comparison.verdict.title,
+        "Class comparison",
         f"{comparison.num_classes:,} classes, {comparison.num_samples:,} samples"
         + (f", {runs[0]} runs before, {runs[1]} runs after" if max(runs) > 1 else ""),
         comparison.verdict.sentence,

@@ -1,6 +1,0 @@
-"""
-Audit a CSV file
-================
-
-Predictions of a model in, verdict out.
-"""
