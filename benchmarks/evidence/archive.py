@@ -22,7 +22,7 @@ from classgap.bench.results import archive_results
 from classgap.train.config import MethodConfig
 
 HERE = Path(__file__).resolve().parent
-OTHERS = ("ideas/results.jsonl", "posthoc/results.jsonl")  # lines of other scripts, kept as they are
+OTHERS = ("ideas/results.jsonl", "posthoc/results.jsonl")  # lines of other scripts, which archives keep as they are
 
 
 def archive() -> None:
@@ -42,7 +42,7 @@ def archive() -> None:
 
 
 def result_files() -> list[Path]:
-    """The files of results of all suites, of which the archive or the plain file exists."""
+    """The files of results of all suites, where the file or its archive exists."""
     return _files(HERE)
 
 
@@ -51,8 +51,9 @@ def superseded_files() -> list[Path]:
 
 
 def _files(folder: Path) -> list[Path]:
-    names = {path.name.removesuffix(".xz") for ending in ("jsonl", "jsonl.xz") for path in folder.glob(f"*.{ending}")}
-    return [folder / name for name in sorted(names)]
+    suites = sorted(path.stem for path in HERE.glob("*.py"))
+    paths = (folder / f"{name}.jsonl" for name in suites)
+    return [path for path in paths if path.exists() or archive_of(path).exists()]
 
 
 def supersede(pattern: str, reason: str) -> None:

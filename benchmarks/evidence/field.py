@@ -69,6 +69,7 @@ ANYWHERE = (
     Variant("adaptive SAM", settings=("wrapper=asam",)),
     Variant("mixup", settings=("mix=mixup",)),
     Variant("FairDRO", "fair_dro"),
+    Variant("FairDRO, project=False", "fair_dro", {"project": False}, note="class weights may be negative"),
     Variant("LfF", "lff"),
     Variant("JTT", settings=("stage=jtt",)),
     Variant("SupCon, weight 1", "supcon"),
@@ -88,6 +89,12 @@ ANYWHERE = (
     stage("crt"),
     stage("lws"),
     stage("marc"),
+    Variant(
+        "marc stage, ridge 0.1",
+        settings=("stage=marc", "stage.normalize=weights", "stage.ridge=0.1", "stage.steps=none"),
+        note="solved exactly instead of by SGD",
+    ),
+    stage("tau_norm"),
     stage("disalign"),
 )
 # With equal class counts most of these are cross-entropy.
