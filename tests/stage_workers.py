@@ -22,7 +22,7 @@ CASES = {
     "crt": ["stage=crt", "data.augment=crop", "stage.passes=2"],
     "lws": ["stage=lws"],
     "tau_norm": ["stage=tau_norm"],
-    "marc": ["stage=marc", "method=dbm"],
+    "marc": ["stage=marc", "method=dbm", "stage.ridge=0.1", "stage.steps=none", "stage.normalize=batch"],
     "disalign": ["stage=disalign"],
     "gap_dial": ["stage=gap_dial", "stage.strength=2", "stage.ridge=1", "method=logit_adjusted"],
     "refit": ["stage=gap_dial", "stage.refit=true", "stage.strength=2", "stage.ridge=1", "data.profile=balanced"],

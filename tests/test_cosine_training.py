@@ -299,8 +299,9 @@ def test_a_correction_is_a_linear_layer_on_unit_vectors_and_no_cosine_head(
 
 def test_a_stage_and_fix_see_the_same_layer(tmp_path: Path) -> None:
     """Norms of the rows are the scale: what MARC calls a margin is then the cosine."""
-    run(tmp_path, "stage=marc", COSINE, "data.val_fraction=0", *LONG_TAIL)
-    trainer: Any = start(TrainConfig().override([*SMALL, COSINE, "stage=marc", "data.val_fraction=0", *LONG_TAIL]),
+    marc = ("stage=marc", "stage.ridge=0.1", "stage.steps=none", "stage.normalize=batch")
+    run(tmp_path, *marc, COSINE, "data.val_fraction=0", *LONG_TAIL)
+    trainer: Any = start(TrainConfig().override([*SMALL, *marc, COSINE, "data.val_fraction=0", *LONG_TAIL]),
                          tmp_path, accelerator="cpu", resume=True)  # fmt: skip
     scores, _, y = trainer._seen(1)
     with np.load(tmp_path / "stage1" / "predictions_test.npz") as file:
