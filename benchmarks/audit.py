@@ -66,7 +66,7 @@ def bootstrap_fairlearn(replicates: str) -> Callable[[], object]:
 
 
 def parquet_classgap(folder: str) -> Callable[[], object]:
-    from classgap.measure.files.tables import audit_predictions, read_predictions
+    from classgap.predictions.files import audit_predictions, read_predictions
 
     return lambda: audit_predictions(read_predictions([folder]))
 

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from classgap._checks import InputError
-from classgap.measure.files.tables import (
+from classgap.predictions.files import (
     Columns,
     Predictions,
     align,
@@ -99,7 +99,7 @@ def test_folder_and_several_files_are_parts(tmp_path: Path) -> None:
 
 
 def test_streaming_equals_rows_across_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("classgap.measure.files.frames.BATCH_ROWS", 100)
+    monkeypatch.setattr("classgap.predictions.tables.BATCH_ROWS", 100)
     rng = np.random.default_rng(0)
     true, pred = rng.integers(0, 30, (2, 5000))
     file = write(tmp_path / "p.parquet", {"y_true": true, "y_pred": pred})

@@ -49,7 +49,7 @@ def audit(
     Exit codes: 0 fine, 1 a --fail-if condition holds, 2 the input cannot be used.
     """
     from classgap.cli._output import check_conditions, finish, working
-    from classgap.measure.files.tables import (
+    from classgap.predictions.files import (
         Columns,
         audit_predictions,
         read_names,

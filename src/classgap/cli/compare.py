@@ -14,7 +14,7 @@ from classgap.cli import _options as options
 if TYPE_CHECKING:
     from classgap.cli._output import Progress
     from classgap.measure.comparison import Comparison
-    from classgap.measure.files.tables import Columns
+    from classgap.predictions.files import Columns
 
 _SIDE = "a file, files joined by commas, or a quoted pattern: one run each"
 
@@ -47,7 +47,7 @@ def compare(
     Exit codes: 0 fine, 1 a --fail-if condition holds, 2 the input cannot be used.
     """
     from classgap.cli._output import check_conditions, finish, working
-    from classgap.measure.files.tables import Columns, read_names
+    from classgap.predictions.files import Columns, read_names
 
     check_conditions(fail_if)
     columns = Columns(true=true, pred=pred, scores=scores, id=id)
@@ -82,7 +82,7 @@ def _compare(
     progress: Progress,
 ) -> Comparison:
     from classgap.measure import compare as compare_reports
-    from classgap.measure.files.tables import align, audit_predictions, compare_tables, read_predictions
+    from classgap.predictions.files import align, audit_predictions, compare_tables, read_predictions
 
     if len(sides[0]) == len(sides[1]) == 1:
         streamed = compare_tables(

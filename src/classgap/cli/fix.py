@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from classgap.measure import Comparison
-    from classgap.measure.files.tables import Predictions
+    from classgap.predictions.files import Predictions
     from classgap.posthoc._repair import Repair
 
 
@@ -80,7 +80,7 @@ def fix(
     If no method helps beyond noise, only the reports are written.
     """
     from classgap.cli._output import console, working, write_report
-    from classgap.measure.files.tables import Columns, read_names, read_predictions, read_train_counts
+    from classgap.predictions.files import Columns, read_names, read_predictions, read_train_counts
     from classgap.posthoc._figure import frontier
     from classgap.posthoc._repair import repair
 
@@ -130,7 +130,7 @@ def _evidence(found: Predictions) -> Any:
     import numpy as np
 
     from classgap._checks import InputError
-    from classgap.measure.inputs import read_scores
+    from classgap.predictions.arrays import read_scores
     from classgap.posthoc._evidence import Evidence
 
     scores, features = found.scores, found.features

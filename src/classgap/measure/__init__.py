@@ -5,7 +5,7 @@ from __future__ import annotations
 from classgap.measure.auditing import audit, audit_counts
 from classgap.measure.comparing import compare, compare_counts
 from classgap.measure.comparison import Change, Comparison, Verdict
-from classgap.measure.confusion import Confusion, ConfusionCounter
+from classgap.predictions.confusion import Confusion, ConfusionCounter
 from classgap.measure.report import AuditReport, Estimate
 
 __all__ = [

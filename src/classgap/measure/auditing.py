@@ -12,10 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 from classgap import _checks
 from classgap.measure import bounds, calibration, geometry, groups, margins
 from classgap.measure.causes import diagnosis
-from classgap.measure.classwise import Float64s, Ints, divide, row_blocks
-from classgap.measure.confusion import Confusion
+from classgap._arrays import Float64s, Ints, divide, row_blocks
+from classgap.predictions.confusion import Confusion
 from classgap.measure.groups import FREQUENCIES, THIRDS, Remainder
-from classgap.measure.inputs import Head, read_head, read_labels, read_names, read_scores, read_train_counts
+from classgap.predictions.arrays import Head, read_head, read_labels, read_names, read_scores, read_train_counts
 from classgap.measure.intervals import mean_interval, observed_intervals, wilson
 from classgap.measure.metrics import CORRECTED, FROM_ACCURACY
 from classgap.measure.noise import corrected, homogeneity

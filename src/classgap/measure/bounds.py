@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from classgap import _checks
-from classgap.measure.classwise import (
+from classgap._arrays import (
     Float64s,
     Floats,
     Ints,

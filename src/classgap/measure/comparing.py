@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from classgap import _checks
 from classgap._checks import InputError
 from classgap.measure import groups
-from classgap.measure.classwise import Ints, divide
+from classgap._arrays import Ints, divide
 from classgap.measure.comparison import Change, Comparison, Verdict
 from classgap.measure.groups import THIRDS, Remainder
 from classgap.measure.paired import (

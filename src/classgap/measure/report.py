@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap.measure.confusion import Confusion
+from classgap.predictions.confusion import Confusion
 from classgap.measure.groups import RANKINGS
 from classgap.measure.metrics import label
 from classgap.measure.views.plain import (

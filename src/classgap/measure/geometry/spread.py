@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from classgap.measure.classwise import Float64s, Floats, Ints, class_blocks, divide, group_sums, row_blocks
+from classgap._arrays import Float64s, Floats, Ints, class_blocks, divide, group_sums, row_blocks
 
 # The largest distance within a class is sought between these many samples farthest from its mean and all the others:
 # exact for classes up to this size, and for larger ones unless neither end of the longest pair is among them.

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from classgap import _checks
-from classgap.measure.classwise import Float64s, Floats, Ints, divide, rows_of_classes
+from classgap._arrays import Float64s, Floats, Ints, divide, rows_of_classes
 from classgap.measure.geometry.angles import Angles, HeadGeometry, angles_between, describe_head
 from classgap.measure.geometry.collapse import Collapse, neural_collapse
 from classgap.measure.geometry.fisher import MAX_WIDTH, Fisher, fisher_separability, smallest

@@ -13,7 +13,7 @@ from classgap.measure.metrics import METRICS, label
 
 if TYPE_CHECKING:
     from classgap.measure.comparison import Comparison
-    from classgap.measure.confusion import Confusion
+    from classgap.predictions.confusion import Confusion
     from classgap.measure.report import AuditReport
 
 Table = dict[str, Any]

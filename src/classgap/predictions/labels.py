@@ -1,4 +1,4 @@
-"""From labels as they stand in a file (numbers, names, names that look like numbers) to class indices."""
+"""From labels as they are given (numbers, names, names that look like numbers) to class indices."""
 
 from __future__ import annotations
 
@@ -33,39 +33,47 @@ class LabelCoder:
 
 
 def resolve_classes(
-    distinct: Sequence[tuple[str, NDArray[Any]]], *, names: Sequence[str] | None = None, width: int | None = None
-) -> tuple[tuple[str, ...], list[LabelCoder]]:
-    """Class names and one coder per label column.
+    distinct: Sequence[tuple[str, NDArray[Any]]],
+    *,
+    names: Sequence[str] | None = None,
+    width: int | None = None,
+    option: str = "class_names",
+) -> tuple[tuple[str, ...], list[LabelCoder], tuple[str, ...]]:
+    """Class names, one coder per label column, and notes on what was assumed.
 
     Args:
-        distinct: For each label column its name (for messages) and its sorted distinct raw labels.
-        names: Class names in index order. Labels are matched to them by name; integers that are not names are indices.
+        distinct: For each label column what it is called (for messages) and its sorted distinct raw labels.
+        names: Class names in index order. Text labels are names; whole numbers are indices, or names where some of them
+            cannot be indices.
         width: Number of score columns; with it and without ``names``, labels must be indices into the scores.
+        option: How class names are given, for messages: an argument or a command-line option.
     Example:
         >>> resolve_classes([("label", np.array(["cat", "dog"]))])[0]
         ('cat', 'dog')
-        >>> classes, (coder,) = resolve_classes([("label", np.array([0, 2]))], names=["a", "b", "c"])
+        >>> classes, (coder,), _ = resolve_classes([("label", np.array([0, 2]))], names=["a", "b", "c"])
         >>> classes, coder(np.array([2, 0])).tolist()
         (('a', 'b', 'c'), [2, 0])
     """
-    labels = [_canonical(column, values) for column, values in distinct]
+    labels = [_canonical(title, values) for title, values in distinct]
+    notes: tuple[str, ...] = ()
     if names is None and width is not None:
-        _check_indices(distinct, labels, width, "the scores have {} columns, so labels must be 0 … {}")
+        _check_indices(distinct, labels, width, "the scores have {} columns, so labels must be 0 … {}", option)
         classes, index = [str(k) for k in range(width)], {k: k for k in range(width)}
     elif names is None:
-        classes, index = _classes_from_labels(distinct, labels)
+        classes, index = _classes_from_labels(distinct, labels, option)
     else:
-        classes, index = check_names(names, width), _index_by_name(distinct, labels, list(names))
+        classes = check_names(names, width)
+        index, notes = _index_by_name(distinct, labels, classes, option)
     if len(classes) > MAX_CLASSES:
         raise InputError(
-            f"column {distinct[0][0]!r} has {len(classes):,} distinct values, more than the {MAX_CLASSES:,} classes an "
+            f"{distinct[0][0]} has {len(classes):,} distinct values, more than the {MAX_CLASSES:,} classes an "
             "audit can hold; is it the label column?"
         )
     coders = [
         LabelCoder(values, np.array([index[label] for label in column], dtype=np.int64))
         for (_, values), column in zip(distinct, labels, strict=True)
     ]
-    return tuple(classes), coders
+    return tuple(classes), coders, notes
 
 
 def check_names(names: Sequence[str], width: int | None = None) -> list[str]:
@@ -80,15 +88,15 @@ def check_names(names: Sequence[str], width: int | None = None) -> list[str]:
     return list(names)
 
 
-def _canonical(column: str, values: NDArray[Any]) -> list[Any]:
+def _canonical(title: str, values: NDArray[Any]) -> list[Any]:
     """Distinct labels as ints where every one of them is a whole number (also ``3.0`` and ``"3"``), else as str."""
     if values.dtype.kind == "f":
         if not np.isfinite(values).all():
-            raise InputError(f"column {column!r} has rows without a label (NaN); remove or label them")
+            raise InputError(f"{title} has rows without a label (NaN); remove or label them")
         if (values != np.rint(values)).any():
             odd = values[values != np.rint(values)][0]
             raise InputError(
-                f"column {column!r} must hold class labels, got the fraction {odd:g}; is it a score column?"
+                f"{title} must hold class labels, got the fraction {odd:g}; is it a score column?"
             )
         return [int(v) for v in values]
     if values.dtype.kind in "iub":
@@ -109,15 +117,15 @@ def _is_numeric(labels: list[Any]) -> bool:
 
 
 def _classes_from_labels(
-    distinct: Sequence[tuple[str, NDArray[Any]]], labels: list[list[Any]]
+    distinct: Sequence[tuple[str, NDArray[Any]]], labels: list[list[Any]], option: str
 ) -> tuple[list[str], dict[Any, int]]:
     if len({_is_numeric(column) for column in labels}) > 1:
         texts = {label for column in labels for label in column if isinstance(label, str)}
-        for (name, _), column in zip(distinct, labels, strict=True):
+        for (title, _), column in zip(distinct, labels, strict=True):
             if any(str(label) not in texts for label in column):
                 raise InputError(
-                    f"column {name!r} holds numbers (e.g. {column[0]}) and the other label column names "
-                    f"(e.g. {min(texts)!r}); give the class names in index order (--names)"
+                    f"{title} holds numbers (e.g. {column[0]}) and the other label column names "
+                    f"(e.g. {min(texts)!r}); give the class names in index order ({option})"
                 )
         names = sorted(texts)
         index = {name: k for k, name in enumerate(names)}
@@ -127,34 +135,41 @@ def _classes_from_labels(
 
 
 def _index_by_name(
-    distinct: Sequence[tuple[str, NDArray[Any]]], labels: list[list[Any]], names: list[str]
-) -> dict[Any, int]:
+    distinct: Sequence[tuple[str, NDArray[Any]]], labels: list[list[Any]], names: list[str], option: str
+) -> tuple[dict[Any, int], tuple[str, ...]]:
+    """Index of every label, and a note where numbers could also have been names of other classes."""
     by_name = {name: k for k, name in enumerate(names)}
-    numbers = {label for column in labels if _is_numeric(column) for label in column}
-    numbers_are_names = all(str(label) in by_name for label in numbers)
-    if not numbers_are_names:
-        numeric = [(d, column) for d, column in zip(distinct, labels, strict=True) if _is_numeric(column)]
-        _check_indices(
-            [d for d, _ in numeric],
-            [column for _, column in numeric],
-            len(names),
-            "there are {} class names, so numbers must be 0 … {} or be names themselves",
-        )
-    index: dict[Any, int] = {n: by_name[str(n)] if numbers_are_names else n for n in numbers}
-    for (column, _), values in zip(distinct, labels, strict=True):
+    numeric = [(d, column) for d, column in zip(distinct, labels, strict=True) if _is_numeric(column)]
+    numbers = {label for _, column in numeric for label in column}
+    are_indices = all(0 <= n < len(names) for n in numbers)
+    are_names = all(str(n) in by_name for n in numbers)
+    if not (are_indices or are_names):
+        wanted = "there are {} class names, so numbers must be 0 … {} or be names themselves"
+        _check_indices([d for d, _ in numeric], [column for _, column in numeric], len(names), wanted, option)
+    for (title, _), values in zip(distinct, labels, strict=True):
         for label in values:
             if isinstance(label, str) and label not in by_name:
-                raise InputError(f"column {column!r} has the label {label!r}, which is not among the class names")
-    return index | by_name
+                known = ", ".join(map(repr, names[:8])) + (" …" if len(names) > 8 else "")
+                raise InputError(f"{title} has the label {label!r}, which is not among the class names ({known})")
+    index: dict[Any, int] = {n: n if are_indices else by_name[str(n)] for n in numbers}
+    notes: tuple[str, ...] = ()
+    if are_indices and are_names and any(by_name[str(n)] != n for n in numbers):
+        notes = (
+            "labels are numbers and so are the class names, in another order: labels were taken as positions in the "
+            "list of class names; pass labels as text if they are names",
+        )
+    return index | by_name, notes
 
 
 def _check_indices(
-    distinct: Sequence[tuple[str, NDArray[Any]]], labels: list[list[Any]], count: int, reason: str
+    distinct: Sequence[tuple[str, NDArray[Any]]], labels: list[list[Any]], count: int, reason: str, option: str
 ) -> None:
-    for (column, _), values in zip(distinct, labels, strict=True):
+    for (title, _), values in zip(distinct, labels, strict=True):
         for label in values:
             if isinstance(label, str) or not 0 <= label < count:
                 hint = " (labels that start at 1? subtract 1)" if label == count else ""
-                names = "; give the class names in the order of the scores (--names)" if isinstance(label, str) else ""
+                names = (
+                    f"; give the class names in the order of the scores ({option})" if isinstance(label, str) else ""
+                )
                 wanted = reason.format(count, count - 1)
-                raise InputError(f"column {column!r} has the label {label!r}, but {wanted}{hint}{names}")
+                raise InputError(f"{title} has the label {label!r}, but {wanted}{hint}{names}")
