@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from classgap.measure.auditing import audit_counts
+from classgap import Predictions, audit
 from classgap.measure.views import html
 from reports import HOSTILE, comparison, full_report
 
@@ -171,7 +171,9 @@ def test_comparison_page(browser: Any, tmp_path: Path) -> None:
 def test_thousand_classes_are_interactive_within_two_seconds(browser: Any, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     counts = rng.poisson(0.2, (1000, 1000)) + np.diag(rng.integers(20, 200, 1000))
-    html.render_audit(audit_counts(counts, [f"class {k}" for k in range(1000)]), tmp_path / "big.html")
+    html.render_audit(
+        audit(Predictions.from_counts(counts, [f"class {k}" for k in range(1000)])), tmp_path / "big.html"
+    )
     visit = Visit(browser, tmp_path / "big.html")
     ready = visit.page.evaluate("performance.getEntriesByName('interactive')[0].startTime")
     visit.page.fill("[data-table=pairs] input[type=search]", "class 77")

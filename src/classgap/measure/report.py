@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap.predictions.confusion import Confusion
 from classgap.measure.groups import RANKINGS
 from classgap.measure.metrics import label
 from classgap.measure.views.plain import (
@@ -22,6 +21,7 @@ from classgap.measure.views.plain import (
     percent,
     records,
 )
+from classgap.predictions import Confusion, Predictions
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,19 +62,6 @@ class Homogeneity:
 
 
 @dataclass(frozen=True, eq=False)
-class Samples:
-    """The arrays an audit was made from; labels are class indices. Absent inputs are None."""
-
-    y_true: NDArray[np.int64]
-    y_pred: NDArray[np.int64]
-    scores: NDArray[np.floating[Any]] | None = None
-    scores_kind: str | None = None
-    features: NDArray[np.floating[Any]] | None = None
-    weight: NDArray[np.floating[Any]] | None = None
-    bias: NDArray[np.floating[Any]] | None = None
-
-
-@dataclass(frozen=True, eq=False)
 class AuditReport:
     """Which classes fail, and whether it is real. Made by :func:`classgap.audit`; views are methods.
 
@@ -88,7 +75,7 @@ class AuditReport:
             whatever the scores, features and head allow.
         homogeneity: Whether the differences between classes exceed sampling noise.
         verdict: The same in one sentence.
-        samples: The arrays audited; None when only counts were given.
+        samples: The predictions audited; None when only counts were given.
         notes: What a reader must know, e.g. that a class has no samples.
     """
 
@@ -107,7 +94,7 @@ class AuditReport:
     geometry: Geometry | None = None
     bounds: Bounds | None = None
     diagnoses: tuple[Diagnosis, ...] = ()
-    samples: Samples | None = None
+    samples: Predictions | None = None
     notes: tuple[str, ...] = ()
 
     @property

@@ -60,9 +60,7 @@ def encode_counts(counts: Any, class_names: Any, train_counts: Any) -> Predictio
         raise InputError("counts are all 0; there is nothing to audit")
     names = tuple(str(k) for k in range(confusion.num_classes)) if class_names is None else _names(class_names)
     if len(names) != confusion.num_classes:
-        raise InputError(
-            f"class_names must name all {confusion.num_classes} rows of counts, got {len(names)} names"
-        )
+        raise InputError(f"class_names must name all {confusion.num_classes} rows of counts, got {len(names)} names")
     classes = tuple(check_names(names))
     return Predictions(classes, counted=confusion, train_counts=_train_counts(train_counts, classes))
 

@@ -23,7 +23,9 @@ def is_frame(value: Any) -> bool:
     return bool(is_into_dataframe(value))
 
 
-def encode_frame(frame: Any, columns: Columns | None, class_names: Sequence[str] | None, train_counts: Any) -> Predictions:
+def encode_frame(
+    frame: Any, columns: Columns | None, class_names: Sequence[str] | None, train_counts: Any
+) -> Predictions:
     """Predictions from a table in memory."""
     import narwhals.stable.v1 as nw
 

@@ -43,8 +43,8 @@ def resolve_classes(
 
     Args:
         distinct: For each label column what it is called (for messages) and its sorted distinct raw labels.
-        names: Class names in index order. Text labels are names; whole numbers are indices, or names where some of them
-            cannot be indices.
+        names: Class names in index order. Labels stored as whole numbers are indices into them (names where some cannot be
+            indices). Labels stored as text, as in every CSV file, are names (indices where some are not names).
         width: Number of score columns; with it and without ``names``, labels must be indices into the scores.
         option: How class names are given, for messages: an argument or a command-line option.
     Example:
@@ -58,9 +58,10 @@ def resolve_classes(
     notes: tuple[str, ...] = ()
     if names is None and width is not None:
         _check_indices(distinct, labels, width, "the scores have {} columns, so labels must be 0 … {}", option)
-        classes, index = [str(k) for k in range(width)], {k: k for k in range(width)}
+        classes, index = [str(k) for k in range(width)], [{k: k for k in range(width)}] * len(labels)
     elif names is None:
-        classes, index = _classes_from_labels(distinct, labels, option)
+        classes, shared = _classes_from_labels(distinct, labels, option)
+        index = [shared] * len(labels)
     else:
         classes = check_names(names, width)
         index, notes = _index_by_name(distinct, labels, classes, option)
@@ -70,8 +71,8 @@ def resolve_classes(
             "audit can hold; is it the label column?"
         )
     coders = [
-        LabelCoder(values, np.array([index[label] for label in column], dtype=np.int64))
-        for (_, values), column in zip(distinct, labels, strict=True)
+        LabelCoder(values, np.array([place[label] for label in column], dtype=np.int64))
+        for (_, values), column, place in zip(distinct, labels, index, strict=True)
     ]
     return tuple(classes), coders, notes
 
@@ -95,9 +96,7 @@ def _canonical(title: str, values: NDArray[Any]) -> list[Any]:
             raise InputError(f"{title} has rows without a label (NaN); remove or label them")
         if (values != np.rint(values)).any():
             odd = values[values != np.rint(values)][0]
-            raise InputError(
-                f"{title} must hold class labels, got the fraction {odd:g}; is it a score column?"
-            )
+            raise InputError(f"{title} must hold class labels, got the fraction {odd:g}; is it a score column?")
         return [int(v) for v in values]
     if values.dtype.kind in "iub":
         return [int(v) for v in values]
@@ -136,29 +135,32 @@ def _classes_from_labels(
 
 def _index_by_name(
     distinct: Sequence[tuple[str, NDArray[Any]]], labels: list[list[Any]], names: list[str], option: str
-) -> tuple[dict[Any, int], tuple[str, ...]]:
-    """Index of every label, and a note where numbers could also have been names of other classes."""
+) -> tuple[list[dict[Any, int]], tuple[str, ...]]:
+    """Index of every label, column by column, and a note where numbers could be read in two ways."""
     by_name = {name: k for k, name in enumerate(names)}
-    numeric = [(d, column) for d, column in zip(distinct, labels, strict=True) if _is_numeric(column)]
-    numbers = {label for _, column in numeric for label in column}
-    are_indices = all(0 <= n < len(names) for n in numbers)
-    are_names = all(str(n) in by_name for n in numbers)
-    if not (are_indices or are_names):
-        wanted = "there are {} class names, so numbers must be 0 … {} or be names themselves"
-        _check_indices([d for d, _ in numeric], [column for _, column in numeric], len(names), wanted, option)
-    for (title, _), values in zip(distinct, labels, strict=True):
-        for label in values:
+    indices, notes = [], []
+    for (title, values), column in zip(distinct, labels, strict=True):
+        for label in column:
             if isinstance(label, str) and label not in by_name:
                 known = ", ".join(map(repr, names[:8])) + (" …" if len(names) > 8 else "")
                 raise InputError(f"{title} has the label {label!r}, which is not among the class names ({known})")
-    index: dict[Any, int] = {n: n if are_indices else by_name[str(n)] for n in numbers}
-    notes: tuple[str, ...] = ()
-    if are_indices and are_names and any(by_name[str(n)] != n for n in numbers):
-        notes = (
-            "labels are numbers and so are the class names, in another order: labels were taken as positions in the "
-            "list of class names; pass labels as text if they are names",
-        )
-    return index | by_name, notes
+        if not _is_numeric(column):
+            indices.append(by_name)
+            continue
+        can_be_indices = all(0 <= n < len(names) for n in column)
+        can_be_names = all(str(n) in by_name for n in column)
+        if not (can_be_indices or can_be_names):
+            wanted = "there are {} class names, so numbers must be 0 … {} or be names themselves"
+            _check_indices([(title, values)], [column], len(names), wanted, option)
+        stored_as_text = values.dtype.kind not in "iubf"
+        as_names = can_be_names and (stored_as_text or not can_be_indices)
+        indices.append({n: by_name[str(n)] if as_names else n for n in column})
+        if can_be_indices and can_be_names and any(by_name[str(n)] != n for n in column):
+            taken = "names, since they are stored as text" if as_names else "positions in the list of class names"
+            notes.append(
+                f"{title} holds numbers, and the class names are numbers in another order: labels were taken as {taken}"
+            )
+    return indices, tuple(notes)
 
 
 def _check_indices(

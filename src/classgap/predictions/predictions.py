@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -25,6 +26,10 @@ Counts = Mapping[str, int] | ArrayLike
 PER_ROW = ("y_true", "y_pred", "scores", "features", "ids")
 
 
+def _no_rows() -> Ints:
+    return np.empty(0, dtype=np.int64)
+
+
 @dataclass(frozen=True, eq=False)
 class Predictions:
     """Labels as class indices, with scores and features where they are known.
@@ -34,7 +39,7 @@ class Predictions:
 
     Attributes:
         classes: Class names; index ``k`` means ``classes[k]`` everywhere.
-        y_true, y_pred: ``(n,)`` class indices; None if only counts are known.
+        y_true, y_pred: ``(n,)`` class indices; empty if only counts are known.
         scores: ``(n, K)`` logits or probabilities, as ``scores_kind`` says.
         features: ``(n, d)`` input of the last layer.
         weight, bias: ``(K, d)`` and ``(K,)`` of the last layer.
@@ -44,8 +49,8 @@ class Predictions:
     """
 
     classes: tuple[str, ...]
-    y_true: Ints | None = None
-    y_pred: Ints | None = None
+    y_true: Ints = field(default_factory=_no_rows)
+    y_pred: Ints = field(default_factory=_no_rows)
     scores: NDArray[Any] | None = None
     scores_kind: ScoreKind | None = None
     features: NDArray[Any] | None = None
@@ -61,8 +66,6 @@ class Predictions:
         """Counts of (true, predicted) classes."""
         if self.counted is not None:
             return self.counted
-        assert self.y_true is not None
-        assert self.y_pred is not None  # rows or counts are always known
         return Confusion.from_codes(self.y_true, self.y_pred, self.num_classes)
 
     @property
@@ -71,12 +74,12 @@ class Predictions:
 
     @property
     def num_samples(self) -> int:
-        return self.confusion.num_samples if self.y_true is None else len(self.y_true)
+        return len(self.y_true) if self.counted is None else self.counted.num_samples
 
     @property
     def has_rows(self) -> bool:
         """Whether the samples are known, not only their counts."""
-        return self.y_true is not None
+        return self.counted is None
 
     def labels_only(self) -> Predictions:
         """The same without scores, features and head."""
@@ -84,7 +87,7 @@ class Predictions:
 
     def take(self, rows: NDArray[Any]) -> Predictions:
         """These rows, in this order."""
-        if self.y_true is None:
+        if not self.has_rows:
             raise InputError("only counts are known of these predictions; their samples cannot be selected")
         arrays = {name: getattr(self, name) for name in PER_ROW}
         chosen: dict[str, Any] = {name: None if array is None else array[rows] for name, array in arrays.items()}
@@ -210,3 +213,38 @@ def align(runs: Sequence[Predictions]) -> list[Predictions]:
         place[np.argsort(first, kind="stable")] = order
         aligned.append(run.take(place))
     return aligned
+
+
+def as_predictions(data: Any, y_pred: ArrayLike | None = None, **given: Any) -> Predictions:
+    """``data`` as predictions: predictions, a file or folder, a table in memory, or labels with ``y_pred`` and ``given``.
+
+    Args:
+        given: Arguments of :meth:`Predictions.from_arrays`; those that are None count as not given.
+    """
+    given = {
+        key: value for key, value in given.items() if value is not None and (key, value) != ("scores_kind", "auto")
+    }
+    if isinstance(data, Predictions):
+        if y_pred is not None or given:
+            extra = ", ".join((["y_pred"] if y_pred is not None else []) + list(given))
+            raise InputError(
+                f"{extra} cannot be combined with Predictions, which hold all arrays; pass one or the other"
+            )
+        return data
+    if isinstance(data, (str, Path)):
+        return Predictions.read(data, rows=True, **_allowed(given, "a file"))
+    from classgap.predictions.frames import is_frame
+
+    if is_frame(data):
+        if y_pred is not None:
+            raise InputError("y_pred cannot be combined with a table; use Predictions.from_frame to name its columns")
+        return Predictions.from_frame(data, **_allowed(given, "a table"))
+    return Predictions.from_arrays(data, y_pred, **given)
+
+
+def _allowed(given: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """The arguments that make sense beside a file or table, which holds the arrays itself."""
+    arrays = [key for key in given if key not in ("class_names", "train_counts")]
+    if arrays:
+        raise InputError(f"{', '.join(arrays)} cannot be combined with {what}, which holds them itself")
+    return dict(given)

@@ -11,10 +11,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from classgap._checks import InputError
 from classgap._arrays import Ints
-from classgap.predictions.confusion import Confusion, ConfusionCounter
+from classgap._checks import InputError
 from classgap.predictions.columns import Columns, Found, find_columns, pick
+from classgap.predictions.confusion import Confusion, ConfusionCounter
 from classgap.predictions.labels import LabelCoder, resolve_classes
 from classgap.predictions.predictions import Progress
 

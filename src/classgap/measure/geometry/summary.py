@@ -12,6 +12,7 @@ from classgap.measure.geometry.angles import Angles, HeadGeometry, angles_betwee
 from classgap.measure.geometry.collapse import Collapse, neural_collapse
 from classgap.measure.geometry.fisher import MAX_WIDTH, Fisher, fisher_separability, smallest
 from classgap.measure.geometry.spread import ANCHORS, Spread, measure_spread
+from classgap.predictions.arrays import check_head
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,12 +128,6 @@ def describe(
         head=None if head is None else describe_head(features, y_true, rows, means, *head),
         notes=_notes(fisher, spread.support),
     )
-
-
-def check_head(weight: Floats, bias: Floats | None, num_classes: int, width: int) -> tuple[Float64s, Float64s]:
-    """The head as float64 ``(weight, bias)``, a missing bias as zeros."""
-    matrix = _checks.float_matrix("weight", weight, rows=num_classes, columns=width).astype(np.float64)
-    return matrix, np.zeros(num_classes) if bias is None else _checks.float_vector("bias", bias, length=num_classes)
 
 
 def _notes(fisher: Fisher, support: Ints) -> tuple[str, ...]:

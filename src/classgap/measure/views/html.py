@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from classgap.measure.causes.diagnosis import Cause
     from classgap.measure.comparison import Comparison
-    from classgap.predictions.confusion import Confusion
     from classgap.measure.report import AuditReport, Estimate
+    from classgap.predictions.confusion import Confusion
 
 Charts: TypeAlias = "Mapping[str, alt.TopLevelMixin]"
 _TILES = ("overall", "balanced", "easy", "medium", "hard", "worst", "worst_decile", "gap")
