@@ -46,7 +46,7 @@ class _Options:
 
 
 def audit(
-    data: Any,
+    y_true: Any,
     y_pred: ArrayLike | None = None,
     *,
     scores: ArrayLike | None = None,
@@ -66,7 +66,7 @@ def audit(
     """Which classes fail, is it real, and why.
 
     Args:
-        data: True labels (class indices, names or booleans), or what holds them with all the rest: a
+        y_true: True labels (class indices, names or booleans), or what holds them with all the rest: a
             :class:`~classgap.Predictions`, the path of a prediction file, or a pandas, polars or Arrow table.
         y_pred: Predicted labels; without them the highest score decides.
         scores: ``(n, K)`` logits or probabilities, columns in class order.
@@ -91,7 +91,7 @@ def audit(
     """
     options = _Options(confidence, seed, n_boot, remainder, few, many)
     found = as_predictions(
-        data,
+        y_true,
         y_pred,
         scores=scores,
         scores_kind=scores_kind,
