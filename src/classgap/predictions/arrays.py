@@ -33,7 +33,7 @@ ARGUMENTS = Source({}, "class_names")
 
 
 def encode_arguments(
-    given: Mapping[str, Any], scores_kind: str, head: Any, class_names: Any, train_counts: Any
+    given: Mapping[str, Any], scores_kind: str, head: Any, margin_norms: Any, class_names: Any, train_counts: Any
 ) -> Predictions:
     """Predictions from the arguments of :meth:`Predictions.from_arrays`."""
     if given["y_pred"] is None and given["scores"] is None:
@@ -50,6 +50,10 @@ def encode_arguments(
         arrays["weight"], bias = _weight_and_bias(head)
         if bias is not None:
             arrays["bias"] = bias
+    if margin_norms is not None:
+        if head is None:
+            raise InputError("margin_norms needs head beside it, the last layer; pass both or neither")
+        arrays["margin_norms"] = _checks.as_numpy(margin_norms)
     return encode(arrays, ARGUMENTS, names=names, scores_kind=scores_kind, train_counts=train_counts)
 
 
@@ -101,6 +105,7 @@ def encode(
         features=features,
         weight=weight,
         bias=bias,
+        margin_norms=arrays.get("margin_norms") if weight is not None else None,
         train_counts=_train_counts(counts, classes),
         ids=arrays.get("ids"),
         notes=(*notes, *differing),
@@ -204,7 +209,12 @@ def check_head(
 def _weight_and_bias(head: Any) -> tuple[NDArray[Any], NDArray[Any] | None]:
     weight, bias = head, None
     if hasattr(head, "weight"):
-        weight, bias = head.weight, getattr(head, "bias", None)
+        if not hasattr(head, "bias"):
+            raise InputError(
+                f"head must be a linear layer with weight and bias, got {type(head).__name__}; of a classgap CosineHead pass "
+                "head.as_linear(), and features of unit length"
+            )
+        weight, bias = head.weight, head.bias
     elif isinstance(head, (tuple, list)) and len(head) == 2 and np.ndim(_checks.as_numpy(head[0])) == 2:
         weight, bias = head
     return _checks.as_numpy(weight), None if bias is None else _checks.as_numpy(bias)

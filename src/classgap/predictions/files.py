@@ -177,7 +177,9 @@ def _roles(arrays: Arrays, file: Path, columns: Columns) -> tuple[Arrays, dict[s
         "scores": pick("scores", columns.scores, available),
         "features": pick("features", columns.features, available),
         "ids": pick("id", columns.id, available) if columns.id else None,
-    } | {role: pick(role, None, available) for role in ("weight", "bias", "train_counts", "class_names")}
+    } | {
+        role: pick(role, None, available) for role in ("weight", "bias", "margin_norms", "train_counts", "class_names")
+    }
     found = {role: arrays[name] for role, name in wanted.items() if name is not None}
     titles = {role: f"array {name!r}" for role, name in wanted.items() if name is not None}
     from_head = "scores" not in found and {"features", "weight"} <= found.keys()

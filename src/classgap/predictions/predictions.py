@@ -43,6 +43,7 @@ class Predictions:
         scores: ``(n, K)`` logits or probabilities, as ``scores_kind`` says.
         features: ``(n, d)`` input of the last layer.
         weight, bias: ``(K, d)`` and ``(K,)`` of the last layer.
+        margin_norms: ``(K,)`` norms of the last layer's rows before MARC was folded into it.
         train_counts: ``(K,)`` training samples of each class.
         ids: ``(n,)`` what tells the samples apart.
         notes: What a reader must know about how the input was understood.
@@ -56,6 +57,7 @@ class Predictions:
     features: NDArray[Any] | None = None
     weight: NDArray[Any] | None = None
     bias: NDArray[Any] | None = None
+    margin_norms: NDArray[Any] | None = None
     train_counts: Ints | None = None
     ids: NDArray[Any] | None = None
     counted: Confusion | None = None
@@ -83,7 +85,8 @@ class Predictions:
 
     def labels_only(self) -> Predictions:
         """The same without scores, features and head."""
-        return replace(self, scores=None, scores_kind=None, features=None, weight=None, bias=None)
+        layer: dict[str, Any] = {"weight": None, "bias": None, "margin_norms": None}
+        return replace(self, scores=None, scores_kind=None, features=None, **layer)
 
     def take(self, rows: NDArray[Any]) -> Predictions:
         """These rows, in this order."""
@@ -103,6 +106,7 @@ class Predictions:
         scores_kind: Literal["auto", "logits", "probabilities"] = "auto",
         features: ArrayLike | None = None,
         head: Any = None,
+        margin_norms: ArrayLike | None = None,
         class_names: Sequence[str] | None = None,
         train_counts: Counts | None = None,
         ids: ArrayLike | None = None,
@@ -116,6 +120,7 @@ class Predictions:
             scores_kind: What ``scores`` are; ``"auto"`` takes rows that sum to 1 for probabilities.
             features: ``(n, d)`` input of the last layer.
             head: The last layer: its weight ``(K, d)``, a pair ``(weight, bias)``, or an object with both.
+            margin_norms: Norms of the last layer's rows before MARC was folded into it, ``(K,)``.
             class_names: Names in class order. Labels that are numbers are then indices into them.
             train_counts: Training samples of each class, in class order or by name.
             ids: What tells the samples apart, e.g. file names.
@@ -127,7 +132,7 @@ class Predictions:
         from classgap.predictions.arrays import encode_arguments
 
         given = {"y_true": y_true, "y_pred": y_pred, "scores": scores, "features": features, "ids": ids}
-        return encode_arguments(given, scores_kind, head, class_names, train_counts)
+        return encode_arguments(given, scores_kind, head, margin_norms, class_names, train_counts)
 
     @classmethod
     def from_counts(
