@@ -10,7 +10,7 @@ from scipy.sparse import csr_array
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from classgap._checks import InputError
-from classgap.measure import confusion
+from classgap.predictions import confusion
 from classgap.predictions.confusion import Confusion, ConfusionCounter
 from reference import metrics as reference
 
