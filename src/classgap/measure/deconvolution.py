@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from classgap.measure.classwise import Float64s, Ints
+from classgap._arrays import Float64s, Ints
 from classgap.measure.groups import Remainder
 from classgap.measure.metrics import evaluate
 

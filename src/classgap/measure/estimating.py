@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from classgap.measure import groups
-from classgap.measure.classwise import Float64s, Ints
+from classgap._arrays import Float64s, Ints
 from classgap.measure.deconvolution import corrected_values
 from classgap.measure.groups import THIRDS, Remainder
 from classgap.measure.intervals import wilson

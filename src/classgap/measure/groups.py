@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap.measure.classwise import BLOCK_ENTRIES, Float64s, Ints
+from classgap._arrays import BLOCK_ENTRIES, Float64s, Ints
 
 THIRDS = ("easy", "medium", "hard")
 FREQUENCIES = ("many", "medium", "few")

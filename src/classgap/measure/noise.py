@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from classgap.measure.classwise import BLOCK_ENTRIES, Float64s, Ints
+from classgap._arrays import BLOCK_ENTRIES, Float64s, Ints
 
 
 def homogeneity(

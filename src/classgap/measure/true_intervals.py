@@ -25,7 +25,7 @@ from functools import cached_property
 
 import numpy as np
 
-from classgap.measure.classwise import Float64s, Ints
+from classgap._arrays import Float64s, Ints
 from classgap.measure.groups import CrossFit, Remainder, rank_weights, third_sizes
 from classgap.measure.intervals import clopper_pearson, mean_bound, z_value
 from classgap.measure.metrics import gini_weights, worst_decile_size
