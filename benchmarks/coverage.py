@@ -25,12 +25,12 @@ from typing import Any
 
 import numpy as np
 
-from classgap.measure import AuditReport, Comparison, audit_counts
+from classgap.measure import AuditReport, Comparison
 from classgap.measure.comparing import _assemble
-from classgap.measure.estimating import estimate_metrics
-from classgap.measure.metrics import FROM_ACCURACY, evaluate
-from classgap.measure.noise import homogeneity
-from classgap.measure.paired import Cells
+from classgap.measure.statistics.estimating import estimate_metrics
+from classgap.measure.statistics.metrics import FROM_ACCURACY, evaluate
+from classgap.measure.statistics.noise import homogeneity
+from classgap.measure.statistics.paired import Cells
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "coverage.json"
@@ -141,7 +141,7 @@ def assert_consistent(metrics: Any) -> None:
 @cache
 def _blank(num_classes: int) -> AuditReport:
     """A report that stands for both sides; its confidence differs so that no number of it is shown."""
-    return replace(audit_counts(np.eye(num_classes, dtype=int), n_boot=100), confidence=0.5)
+    return replace(audit(Predictions.from_counts(np.eye(num_classes, dtype=int)), n_boot=100), confidence=0.5)
 
 
 def compare_once(support: np.ndarray, before: np.ndarray, after: np.ndarray, rng: np.random.Generator) -> Comparison:

@@ -7,8 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from classgap._checks import InputError
-from classgap.measure import bounds, classwise
+from classgap.checks import InputError
+from classgap.measure import classwise
+from classgap.measure.diagnostics import bounds
 from reference import geometry as reference
 
 

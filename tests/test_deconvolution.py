@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from classgap.measure import deconvolution
-from classgap.measure.metrics import evaluate
+from classgap.measure.statistics import deconvolution
+from classgap.measure.statistics.metrics import evaluate
 from reference import metrics as reference
 
 NAMES = ("hard", "worst", "worst_decile", "gap", "std")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from classgap._checks import InputError
-from classgap.measure import classwise, geometry
-from classgap.measure.geometry import fisher, spread
-from classgap.measure.geometry.angles import angles_between, largest_margin
-from classgap.measure.geometry.fisher import fisher_separability
+from classgap.checks import InputError
+from classgap.measure import classwise
+from classgap.measure.diagnostics import geometry
+from classgap.measure.diagnostics.geometry import fisher, spread
+from classgap.measure.diagnostics.geometry.angles import angles_between, largest_margin
+from classgap.measure.diagnostics.geometry.fisher import fisher_separability
 from reference import geometry as reference
 
 

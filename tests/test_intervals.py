@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from classgap.measure.intervals import bootstrap_accuracy, clopper_pearson, mean_interval, wilson, z_value
+from classgap.measure.statistics.intervals import bootstrap_accuracy, clopper_pearson, mean_interval, wilson, z_value
 from reference import metrics as reference
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from classgap._checks import InputError
-from classgap.measure import calibration, classwise, margins
+from classgap.checks import InputError
+from classgap.measure import classwise
+from classgap.measure.diagnostics import calibration, margins
 from reference import geometry as reference
 
 

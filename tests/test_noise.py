@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import chi2_contingency
 
-from classgap.measure.noise import homogeneity
+from classgap.measure.statistics.noise import homogeneity
 
 
 def test_homogeneity_is_pearson_where_counts_are_large():
