@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from classgap import Predictions, audit
 from classgap.measure import AuditReport, Comparison
 from classgap.measure.comparing import _assemble
 from classgap.measure.statistics.estimating import estimate_metrics

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from classgap import arrays
 from classgap.checks import InputError
-from classgap.measure import classwise
 from classgap.measure.diagnostics import calibration, margins
 from reference import geometry as reference
 
@@ -160,7 +160,7 @@ def test_block_size_does_not_matter(module, monkeypatch):
         return calibration.describe(p, y).columns()
 
     whole = numbers()
-    monkeypatch.setattr(classwise, "BLOCK_ENTRIES", 16)
+    monkeypatch.setattr(arrays, "BLOCK_ENTRIES", 16)
     for name, column in numbers().items():
         np.testing.assert_allclose(column, whole[name], rtol=1e-12)
 

@@ -158,8 +158,8 @@ class MR2Loss(ClassLoss):
             margin).
         decay: Share of the old class statistics that is kept when a class appears; 0.9 in the paper.
         margins: ``"spread"`` is eq. (1), ``"uniform"`` gives every class :math:`\bar c`.
-        spread: Estimator of :math:`\bar s` (see :class:`~classgap.batchstats.ClassMoments`). ``"ema"`` is the paper's, whose value
-            is too small when a batch holds few samples of a class; ``"zero"`` sets :math:`\bar s = 0`. By default
+        spread: Estimator of :math:`\bar s` (see :class:`~classgap.batchstats.ClassMoments`). ``"ema"`` is the paper's, whose
+            value is too small when a batch holds few samples of a class; ``"zero"`` sets :math:`\bar s = 0`. By default
             ``"pooled"``, or ``"ratio"`` with unequal ``class_counts``, so that frequent classes do not decide it.
         class_counts: Training samples of each class; adds :math:`\tau\ln\pi` to the divided logits (LA + MR² of the paper,
             whose exact form is not published).
