@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from classgap.bench.jobs import job_key
-from classgap.bench.render import Table
-from classgap.bench.select import RULES, Rule
-from classgap.bench.suites import Suite, Task, Variant
 from classgap.checks import InputError
 from classgap.measure import AuditReport, Comparison, audit, compare
 from classgap.measure.statistics.groups import RANKINGS
-from classgap.train.config import DataConfig
+from classgap.suites.jobs import job_key
+from classgap.suites.render import Table
+from classgap.suites.select import RULES, Rule
+from classgap.suites.suite import Suite, Task, Variant
+from classgap.training.config import DataConfig
 
 if TYPE_CHECKING:
-    from classgap.bench.results import Result
+    from classgap.suites.results import Result
 
 CONFIDENCE = 0.95
 WRONG = "(another class)"  # stands for all wrong answers in the audits behind the tables
@@ -98,7 +98,7 @@ def suite_tables(
     """Two tables for each task that has results.
 
     Args:
-        results: By key, as :func:`~classgap.bench.read_results` gives them.
+        results: By key, as :func:`~classgap.suites.read_results` gives them.
         only: Patterns of ``TASK/VARIANT``; the reference variant is always shown.
     """
     wanted = {(task.name, variant.name) for task, variant in suite.pairs(only)}
