@@ -29,6 +29,7 @@ extensions = [
     "example_report",
     "markdown_anchors",
     "mathml",
+    "offline",
 ]
 exclude_patterns = ["_build", "README.md"]
 nitpicky = True

@@ -1,6 +1,6 @@
 """Install a wheel in a clean environment and use it there, first without torch, then with it. Run by ``make wheel``.
 
-    python tests/check_wheel.py dist/classgap-0.1.0-py3-none-any.whl --torch link
+    python tests/check_wheel.py dist --torch link
 
 The new environment is made by ``venv`` in a temporary folder; pip installs the wheel and its dependencies from the package
 index. Torch takes gigabytes, so there are two ways to add it:
@@ -182,10 +182,12 @@ def check_with_torch(environment: Environment) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("wheel", type=Path)
+    parser.add_argument("wheel", type=Path, help="the wheel, or the folder that holds it")
     parser.add_argument("--torch", choices=("install", "link", "none"), default="install")
     arguments = parser.parse_args()
     wheel = arguments.wheel.resolve()
+    if wheel.is_dir():
+        (wheel,) = wheel.glob("*.whl")
     with tempfile.TemporaryDirectory(prefix="classgap-wheel-") as folder:
         environment = Environment(Path(folder))
         environment.run("remove setuptools", "python", "-m", "pip", "uninstall", "--yes", "--quiet", "setuptools")

@@ -15,6 +15,8 @@ from classgap._cards import card, plain
 from classgap._checks import InputError
 from classgap.cli._app import app
 
+pytest.importorskip("torch")
+
 
 def run(*args: str) -> str:
     result = CliRunner().invoke(app, ["methods", *args], catch_exceptions=False)
