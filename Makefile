@@ -73,7 +73,7 @@ lowest:  ## tests of the half without torch, with the oldest dependencies that p
 # The report is tested in a real browser. Debian's package is installed where that is possible; elsewhere those tests skip.
 browser:
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
-	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || \
+	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && export DEBIAN_FRONTEND=noninteractive && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || \
 	  echo "no Chromium found and none could be installed: browser tests will be skipped"
 
 clean:  ## remove the environment and caches

@@ -73,7 +73,7 @@ sphinx_gallery_conf = {
     "examples_dirs": str(HERE.parent / "examples"),
     "gallery_dirs": "examples",
     "filename_pattern": r"/plot_",
-    "ignore_pattern": r"/(?!plot_)[^/]*\.py$",  # scripts of another form are not shown
+    "ignore_pattern": r"(^|/)(?!plot_)[^/]*\.py$",  # scripts of another form are not shown
     "within_subsection_order": "FileNameSortKey",
     "image_scrapers": (SavedFigures(),),
     "reset_modules": (),

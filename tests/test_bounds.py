@@ -40,8 +40,10 @@ def test_proposition_1_matches_its_formula(with_bias):
     found = bounds.describe(x, y, weight, given, delta=0.1)
     phi = np.column_stack([x, np.ones(len(x))]) if with_bias else x
     rows = np.column_stack([weight, bias]) if with_bias else weight
-    a = np.array([(phi[y == k] ** 2).sum(axis=1).mean() for k in range(3)])
-    gamma = 3 * np.cbrt(a) / np.cbrt(a).sum()
+    a = np.array(
+        [(phi[y == k] ** 2).sum(axis=1).mean() for k in range(3)]
+    )  # with the appended 1: the bound alone has it
+    gamma = reference.mr2_margins(x, y, 3)
     logits = phi @ rows.T
     risk = np.mean([reference.margin_cross_entropy(z, k, gamma) for z, k in zip(logits, y, strict=True)]) / math.log(2)
     norm = np.linalg.norm(rows, axis=1).max()
@@ -52,6 +54,33 @@ def test_proposition_1_matches_its_formula(with_bias):
     assert found.mr2 == pytest.approx(risk + complexity + doubt)
     assert found.mr2_tight == pytest.approx(risk + complexity / math.sqrt(3) + doubt)
     assert found.vacuous
+
+
+def test_margins_are_equation_1_on_the_features_with_and_without_a_bias():
+    """Small features: a constant 1 appended for the bias would level the margins."""
+    x, y, weight, bias = problem(k=4)
+    x = 0.3 * x * (1 + np.arange(4))[y][:, None]
+    expected = reference.mr2_margins(x, y, 4, c_bar=2.0)
+    for given in (None, np.zeros(4), bias):
+        np.testing.assert_allclose(bounds.describe(x, y, weight, given, c_bar=2.0).gamma, expected)
+
+
+def test_a_bias_of_zeros_is_no_bias():
+    x, y, weight, _ = problem()
+    assert bounds.describe(x, y, weight, np.zeros(3)).summary() == bounds.describe(x, y, weight).summary()
+
+
+def test_ramp_risk_matches_loop_reference():
+    x, y, weight, bias = problem()
+    found = bounds.describe(x, y, weight, bias)
+    logits = x @ weight.T + bias
+    ramp = np.array([reference.ramp_loss(z, k, found.gamma) for z, k in zip(logits, y, strict=True)])
+    assert found.ramp_risk == pytest.approx(ramp.mean())
+    np.testing.assert_allclose(found.columns()["mr2_ramp_risk"], [ramp[y == k].mean() for k in range(3)])
+    error = (logits.argmax(axis=1) != y).mean()
+    assert error < found.ramp_risk < found.risk
+    # the 0-1 loss is its limit for vanishing margins
+    assert bounds.describe(x, y, weight, bias, gamma=np.full(3, 1e-9)).ramp_risk == pytest.approx(error)
 
 
 def test_unbalanced_classes_count_by_their_share():

@@ -79,7 +79,15 @@ def test_out_writes_everything(run: Run, tmp_path: Path) -> None:
     assert code == 0
     assert "report.html" in out
     written = {path.relative_to(tmp_path / "report").as_posix() for path in (tmp_path / "report").rglob("*.*")}
-    figures = ("accuracy_by_class", "worst_pairs", "spread_accuracy", "margins", "reliability", "embedding")
+    figures = (
+        "accuracy_by_class",
+        "worst_pairs",
+        "spread_accuracy",
+        "margins",
+        "max_distances",
+        "reliability",
+        "embedding",
+    )
     expected = {f"figures/{name}.{ending}" for name in figures for ending in ("png", "svg")}
     assert written == expected | {"report.html", "report.md", "report.json"}
     found = json.loads((tmp_path / "report" / "report.json").read_text(encoding="utf-8"))

@@ -48,23 +48,50 @@ def test_spread_matches_loop_reference():
     assert found.largest_norm == pytest.approx(np.linalg.norm(x, axis=1).max())
 
 
+def test_largest_distances_and_their_excess_match_loop_reference():
+    """ELM's d_max of every sample, and MR²'s eq. 3, by class and over all samples."""
+    x, y, *_ = clusters()
+    found = geometry.describe(x, y, 4)
+    d_max, excess = reference.max_distances(x, y), reference.hard_representation_margin(x, y, 4)
+    np.testing.assert_allclose(found.spread.max_distance / found.spread.largest_norm, d_max)
+    np.testing.assert_allclose(found.spread.excess, excess, atol=1e-12)
+    assert 0 < (excess > 0).mean() < 1
+    for column, values in (("mean_max_distance", d_max), ("mr2_excess_distance", excess)):
+        np.testing.assert_allclose(found.columns()[column], [values[y == k].mean() for k in range(4)], atol=1e-12)
+        assert found.summary()[column] == pytest.approx(values.mean())
+
+
+def test_excess_lies_within_the_soft_maximum_of_equation_2():
+    x, y, *_ = clusters(scale=0.5)
+    found = geometry.describe(x, y, 4).spread
+    slack = 2 * (found.spread**2).mean()
+    for i in (0, 50, 100):
+        squared = ((x[y == y[i]] - x[i]) ** 2).sum(axis=1)
+        soft = np.log(1 + np.exp(squared[squared > 0] - slack).sum())
+        assert found.excess[i] <= soft <= found.excess[i] + np.log((y == y[i]).sum())
+
+
 def test_two_points_have_closed_forms():
     found = geometry.describe(np.array([[0.0, 0], [2, 0], [0, 5], [0, 5]]), np.array([0, 0, 1, 1]), 2)
     np.testing.assert_allclose(found.spread.spread, [1, 0])
     np.testing.assert_allclose(found.spread.spread_unbiased, [np.sqrt(2), 0])
     np.testing.assert_allclose(found.spread.diameter, [2, 0])
     np.testing.assert_allclose(found.columns()["max_distance"], [0.4, 0])
+    np.testing.assert_allclose(found.columns()["mean_max_distance"], [0.4, 0])
+    np.testing.assert_allclose(found.spread.excess, [3, 3, 0, 0])  # s̄ is 1/2: 4 - 2 · 1/2
 
 
 def test_diameter_of_a_class_beyond_the_anchors_is_at_most_the_exact_one(monkeypatch):
     x, y, *_ = clusters(n=60)
-    exact = geometry.describe(x, y, 4).spread.diameter
+    exact = geometry.describe(x, y, 4).spread
     monkeypatch.setattr(spread, "ANCHORS", 5)
     monkeypatch.setattr(geometry.summary, "ANCHORS", 5)
     found = geometry.describe(x, y, 4)
-    assert (found.spread.diameter <= exact + 1e-12).all()
-    assert (found.spread.diameter >= 0.9 * exact).all()
-    assert any("farthest from the mean" in note for note in found.notes)
+    for name in ("diameter", "max_distance"):
+        ratio = getattr(found.spread, name) / getattr(exact, name)
+        assert ratio.max() <= 1 + 1e-12
+        assert np.median(ratio) > 0.95
+    assert any("farthest from the class mean" in note for note in found.notes)
 
 
 @pytest.mark.parametrize("normalise", [True, False])
@@ -245,6 +272,7 @@ def test_rotation_changes_nothing_and_scale_only_lengths():
         if name != "variance_norm":  # defined by the axes
             np.testing.assert_allclose(turned.columns()[name], column, rtol=1e-5, err_msg=name)
         factor = {"spread": 7, "spread_unbiased": 7, "variance_norm": 49, "weight_norm": 1 / 7, "average_margin": 7}
+        factor["mr2_excess_distance"] = 49
         np.testing.assert_allclose(scaled.columns()[name], column * factor.get(name, 1), rtol=1e-5, err_msg=name)
     for name in ("nc1", "cdnv", "nc2_norm", "nc2_angle", "nc3", "nc4"):
         assert getattr(turned.collapse, name) == pytest.approx(getattr(plain.collapse, name), rel=1e-5)

@@ -64,6 +64,20 @@ def test_nothing_is_loaded_from_elsewhere() -> None:
     assert "<i>file.npz" in "".join(page.text)
 
 
+def test_the_page_has_the_margins_by_third() -> None:
+    report = full_report()
+    text = html.render_audit(report)
+    table = payload(text)["tables"]["margins"]["data"]
+    assert table["third"] == ["average", "easy", "medium", "hard", "all pairs"]
+    levels = report.margin_levels
+    assert levels is not None
+    expected = [*(e.value for e in levels.output.values()), levels.classifier]
+    assert table["value"] == pytest.approx(expected, rel=1e-4)
+    assert 'data-table="margins"' in text
+    assert 'data-figure="max_distances"' in text
+    assert 'data-table="margins"' not in html.render_audit(label_report(5))
+
+
 def test_thousand_classes_stay_small(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     counts = rng.poisson(0.2, (1000, 1000)) + np.diag(rng.integers(20, 200, 1000))

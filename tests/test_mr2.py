@@ -288,6 +288,7 @@ def test_numpy_and_tensors_agree(monkeypatch, temperature, options):
     torch.testing.assert_close(list(steps()), expected, equal_nan=True)
 
 
+@pytest.mark.bf16
 def test_bfloat16_statistics():
     """A loss cast to bfloat16 with its model goes on learning its statistics, in that precision."""
     logits, target, features = batch()

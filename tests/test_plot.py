@@ -15,7 +15,7 @@ from classgap.measure.geometry.embedding import embed, hard_and_confused, mostly
 from classgap.measure.views import plot
 from reports import HOSTILE, comparison, full_report, label_report
 
-ALL = {"accuracy_by_class", "worst_pairs", "spread_accuracy", "margins", "reliability", "embedding"}
+ALL = {"accuracy_by_class", "worst_pairs", "spread_accuracy", "margins", "max_distances", "reliability", "embedding"}
 
 
 def rows(chart: Any) -> list[dict[str, Any]]:
@@ -66,10 +66,21 @@ def test_worst_pairs_are_shares_of_the_true_class() -> None:
     assert drawn == {("0", "1"): 0.4, ("1", "0"): 0.1}
 
 
-def test_margin_shares_add_up_to_one_in_each_third() -> None:
-    drawn = rows(plot.margins(full_report()))
+@pytest.mark.parametrize("figure", [plot.margins, plot.max_distances])
+def test_shares_add_up_to_one_in_each_third(figure: Any) -> None:
+    drawn = rows(figure(full_report()))
     for group in plot.GROUPS:
         assert sum(row["share"] for row in drawn if row["group"] == group) == pytest.approx(1, abs=1e-3)
+
+
+def test_max_distances_are_those_of_the_samples() -> None:
+    report = full_report()
+    drawn = [row for row in rows(plot.max_distances(report)) if row["group"] == "hard"]
+    spread = report.geometry.spread  # type: ignore[union-attr]
+    hard = report.per_class["group"][report.samples.y_true] == "hard"  # type: ignore[union-attr]
+    mean = spread.max_distance[hard].mean() / spread.largest_norm
+    assert sum(row["distance"] * row["share"] for row in drawn) == pytest.approx(mean, rel=0.05)
+    assert plot.max_distances(label_report(5)) is None
 
 
 def test_dumbbells_take_the_ends_of_many_classes() -> None:

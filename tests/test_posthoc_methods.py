@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy.special import softmax
@@ -17,6 +19,8 @@ from classgap.posthoc import (
     TauNorm,
     TemperatureScaling,
     VectorScaling,
+    load,
+    save,
 )
 from classgap.posthoc._base import balanced_accuracy, class_weights
 from classgap.posthoc._crt import _weighted_cross_entropy
@@ -45,18 +49,90 @@ def test_golden_weights() -> None:
 
 @pytest.mark.parametrize("gamma", [0.0, 1.2])
 @pytest.mark.parametrize("normalize", ["weights", "batch"])
-def test_marc_objective_matches_reference(task: Task, gamma: float, normalize: str) -> None:
-    marc = MARC(gamma=gamma, normalize=normalize, ridge=0.1).fit(task.scores, task.y, **task.context)
-    settings = {"gamma": gamma, "normalize": normalize, "ridge": 0.1}
+@pytest.mark.parametrize("ridge", [0.0, 0.1])
+def test_marc_objective_matches_reference(task: Task, gamma: float, normalize: str, ridge: float) -> None:
+    marc = MARC(gamma=gamma, normalize=normalize, ridge=ridge).fit(task.scores, task.y, **task.context)
+    settings = {"gamma": gamma, "normalize": normalize, "ridge": ridge}
     given = task.scores, task.y, np.bincount(task.y), task.norms
     at_solution = reference.marc_objective(*given, marc.omega_, marc.beta_, **settings)
     assert marc.objective_ == pytest.approx(at_solution, rel=1e-9)
     assert at_solution < reference.marc_objective(*given, np.ones(5), np.zeros(5), **settings)
 
 
+def test_marc_minimises_equation_11_and_nothing_else(task: Task) -> None:
+    """The default has no ridge: no other point is lower, and the offsets are the smallest of those that are as low."""
+    marc = MARC(tol=1e-7).fit(task.scores, task.y, **task.context)
+    given = task.scores, task.y, np.bincount(task.y), task.norms
+    eq_11 = {"gamma": 1.2, "normalize": "batch", "ridge": 0.0}
+
+    def value(theta: np.ndarray) -> float:
+        return reference.marc_objective(*given, theta[:5], theta[5:], **eq_11)
+
+    theta = np.concatenate([marc.omega_, marc.beta_])
+    np.testing.assert_allclose(numeric_gradient(value, theta), 0, atol=1e-6)
+    assert (marc.beta_ / task.norms).sum() == pytest.approx(0, abs=1e-9)
+    ridged = MARC(ridge=0.1, tol=1e-7).fit(task.scores, task.y, **task.context)
+    assert value(theta) < value(np.concatenate([ridged.omega_, ridged.beta_])) - 1e-4
+
+
+@pytest.mark.parametrize("normalize", ["weights", "batch"])
+@pytest.mark.parametrize("batch", [32, 512])
+def test_marc_in_steps_is_the_papers_sgd(
+    task: Task, normalize: str, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("classgap.posthoc._marc._BATCH", batch)
+    size = min(batch, len(task.y))
+    steps = 30 * (len(task.y) // size)
+    marc = MARC(normalize=normalize, steps=steps).fit(task.scores, task.y, **task.context)
+    given = task.scores, task.y, np.bincount(task.y), task.norms
+    settings = {"gamma": 1.2, "ridge": 0.0, "normalize": normalize}
+    omega, beta = reference.marc_by_sgd(*given, **settings, epochs=30, batch=size)
+    np.testing.assert_allclose(marc.omega_, omega, rtol=1e-10)
+    np.testing.assert_allclose(marc.beta_, beta, rtol=1e-8, atol=1e-12)
+    assert marc.objective_ == pytest.approx(reference.marc_objective(*given, omega, beta, **settings))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("certainty", [3.0, 8.0, 20.0, 100.0])
+def test_marc_on_scores_that_are_all_right_ends_finite(dtype: type, certainty: float) -> None:
+    """Eq. 11 has no minimum there; with scores that are certain already there is nothing left to gain either."""
+    rng = np.random.default_rng(0)
+    y = np.repeat(np.arange(4), [40, 20, 10, 5])
+    scores = (rng.uniform(size=(75, 4)) + certainty * np.eye(4)[y]).astype(dtype)
+    for method in (MARC(), MARC(steps=50)):  # a warning would be an error
+        method.fit(scores, y, weight_norms=[2.0, 1.5, 1.2, 1.0])
+        assert np.abs(method.omega_).max() < 20
+        assert np.abs(method.beta_).max() < 20
+        np.testing.assert_array_equal(method.predict(scores), y)
+    if certainty == 100.0:
+        np.testing.assert_allclose(method.omega_, 1)
+        np.testing.assert_allclose(method.beta_, 0, atol=1e-12)
+
+
+def test_margins_after_marc_are_equation_8(task: Task, tmp_path: Path) -> None:
+    """Not those of the folded layer, whose rows have another length: there the margin would be d + β/ω."""
+    names = np.array(["e", "b", "d", "a", "c"])
+    marc = MARC().fit(task.scores, names[task.y], classes=names, weight_norms=task.norms)
+    d = task.scores / task.norms
+    np.testing.assert_allclose(marc.margins(task.scores), marc.omega_ * d + marc.beta_)
+    np.testing.assert_allclose(marc.margins(task.scores) * task.norms, marc.transform(task.scores))  # eq. 9
+    expected = reference.marc_margins(task.scores, task.y, task.norms, marc.omega_, marc.beta_)
+    np.testing.assert_allclose(marc.average_margins(task.scores, names[task.y]), expected)
+    weight, bias = marc.fold(task.weight, task.bias)
+    folded = (task.features @ weight.T + bias) / np.linalg.norm(weight, axis=1)
+    assert not np.allclose(folded, marc.margins(task.scores), rtol=0.05)
+    loaded = load(save(marc, tmp_path))
+    np.testing.assert_allclose(loaded.average_margins(task.scores, names[task.y]), expected)
+    np.testing.assert_array_equal(loaded.margin_norms, task.norms)
+    few = task.y < 4
+    assert np.isnan(marc.average_margins(task.scores[few], names[task.y[few]])[4])
+    with pytest.raises(InputError, match="same length"):
+        marc.average_margins(task.scores, names[task.y[few]])
+
+
 def test_marc_is_at_or_below_the_papers_sgd(task: Task) -> None:
     settings = {"gamma": 1.2, "ridge": 0.1}
-    exact = MARC(**settings).fit(task.scores, task.y, **task.context)
+    exact = MARC(normalize="weights", **settings).fit(task.scores, task.y, **task.context)
     omega, beta = reference.marc_by_sgd(task.scores, task.y, np.bincount(task.y), task.norms, **settings)
     given = task.scores, task.y, np.bincount(task.y), task.norms
     assert exact.objective_ <= reference.marc_objective(*given, omega, beta, normalize="weights", **settings)
@@ -182,7 +258,7 @@ def test_vector_scaling_recovers_scale_and_offset() -> None:
 
 
 def test_unweighted_marc_is_vector_scaling(task: Task) -> None:
-    marc = MARC(gamma=0.0, tol=1e-8).fit(task.scores, task.y)
+    marc = MARC(gamma=0.0, ridge=0.1, tol=1e-8).fit(task.scores, task.y)
     vector = VectorScaling(tol=1e-8).fit(task.scores, task.y)
     np.testing.assert_allclose(marc.scale_, vector.scale_, atol=1e-6)
     np.testing.assert_allclose(marc.offset_, vector.offset_, atol=1e-6)
@@ -271,6 +347,8 @@ def test_disalign_gradient(task: Task) -> None:
         (MARC(gamma=-1), "gamma"),
         (MARC(normalize="sum"), "normalize"),
         (MARC(ridge=-1), "ridge"),
+        (MARC(steps=0), "steps"),
+        (MARC(steps=1.5), "steps"),
         (LWS(form="x"), "form"),
         (LogitAdjustment(tau=-1), "tau"),
         (DisAlign(form="x"), "form"),

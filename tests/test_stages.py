@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,12 +14,13 @@ import torch
 from safetensors.torch import load_file
 
 import classgap
-from classgap import posthoc, registry
+from classgap import posthoc
 from classgap._checks import InputError
 from classgap.data import Batches, Normalise, Split, mixup, policies
 from classgap.samplers import ClassBalancedSampler
 from classgap.train import Progress, TrainConfig, fit
 from classgap.train.epoch import read_log
+from reference import posthoc as reference
 
 SMALL = ["data.per_class=13", "epochs=3", "batch=24", "optim.lr=0.05", "model=mlp-16"]
 LONG_TAIL = ["data.profile=exponential", "data.per_class=40", "data.imbalance=8"]
@@ -67,10 +67,12 @@ def kill_at(phase: str, step: int) -> Any:
         (["sampler=p_by_q", "sampler.classes=5", "sampler.samples=2", "sampler.start_epoch=1"], [("", 5)]),
         (["wrapper=sam", "method=mr2"], [("", 4)]),
         (["mix=mixup", "method=bcl"], [("", 2)]),
+        (["method=fair_dro", "method.update=epoch"], [("", 2)]),
         (["stage=jtt", "stage.first=2"], [("stage1", 4), ("", 2)]),
         (["stage=linear_probe", "stage.epochs=2"], [("stage1", 2), ("", 2)]),
         (["stage=three_stage"], [("stage1", 5), ("stage2", 1), ("", 1)]),
         (["stage=crt", "method=gml"], [("teacher", 2), ("stage1", 3)]),
+        (["stage=tau_norm"], [("stage1", 4)]),
         (["stage=gap_dial", "stage.refit=true"], [("stage1", 4), ("", 9)]),
     ],
     ids=lambda value: "-".join(value) if isinstance(value[0], str) else "",
@@ -124,15 +126,73 @@ def test_a_fitted_stage_is_the_estimator_on_the_training_set(tmp_path: Path, sta
     first, final = weights(tmp_path / "stage1"), weights(tmp_path)
     assert all(torch.equal(first[k], final[k]) for k in first if not k.startswith("3."))
     with np.load(tmp_path / "stage1" / "predictions_test.npz") as before:
-        scores = before["scores"] * registry.get("loss", method).defaults.get("s", 1.0)  # losses multiply cosines by it
-        loaded = posthoc.load(tmp_path)
-        np.testing.assert_allclose(
-            loaded.transform(scores, features=before["features"]), result.test.scores, rtol=1e-4, atol=1e-4
-        )
+        corrected = posthoc.load(tmp_path).transform(before["scores"], features=before["features"])
+        np.testing.assert_allclose(corrected, result.test.scores, rtol=1e-4, atol=1e-4)
         assert not np.array_equal(before["y_pred"], result.test.y_pred)
     affine = result.test.features @ final["3.weight"].T.numpy() + (final["3.bias"].numpy() if "3.bias" in final else 0)
     served = np.allclose(affine, result.test.scores, rtol=1e-3, atol=1e-3)
-    assert served == (stage == "crt" or (method == "cross_entropy" and stage != "disalign"))
+    assert served == (method == "cross_entropy" and stage != "disalign")  # a cosine head cannot hold a correction
+    assert [record["epoch"] for record in result.history] == [0]
+
+
+def test_marc_as_a_stage_is_equation_11_by_the_papers_steps(tmp_path: Path) -> None:
+    run(tmp_path, "stage=marc", *LONG_TAIL)
+    with np.load(tmp_path / "stage1" / "predictions_test.npz") as before:
+        norms = np.linalg.norm(before["weight"], axis=1)
+    from classgap.train.run import start
+
+    trainer: Any = start(
+        TrainConfig().override([*SMALL, *LONG_TAIL, "stage=marc"]), tmp_path, accelerator="cpu", resume=True
+    )
+    scores, _, y = trainer._seen(1)
+    omega, beta = reference.marc_by_sgd(
+        scores.double().numpy(), y.numpy(), np.bincount(y.numpy()), norms, gamma=1.2, ridge=0.0, normalize="batch",
+        epochs=2000, batch=len(y),
+    )  # fmt: skip
+    found: Any = posthoc.load(tmp_path)
+    np.testing.assert_allclose(found.omega_, omega, rtol=1e-4)
+    np.testing.assert_allclose(found.beta_, beta, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["cross_entropy", "dbm"])  # a linear head and a cosine one
+def test_average_margins_after_marc_are_the_calibrated_ones(tmp_path: Path, method: str) -> None:
+    """ω d + β (eq. 8) with the norms of the head before calibration, not the margins of the folded head."""
+    from classgap.measure.files.tables import audit_predictions, read_predictions
+
+    run(tmp_path, "stage=marc", f"method={method}", *LONG_TAIL)
+    marc: Any = posthoc.load(tmp_path)
+    with np.load(tmp_path / "stage1" / "predictions_test.npz") as before:
+        scores, y, weight = before["scores"], before["y_true"], before["weight"]
+    norms = np.linalg.norm(weight, axis=1)  # of a cosine head: its scale
+    expected = reference.marc_margins(scores, y, norms, marc.omega_, marc.beta_)
+    report = audit_predictions(read_predictions([tmp_path / "predictions_test.npz"]))
+    np.testing.assert_allclose(report.per_class["average_margin"], expected, rtol=1e-3, atol=1e-4)
+    stage1 = audit_predictions(read_predictions([tmp_path / "stage1" / "predictions_test.npz"]))
+    assert stage1.samples is not None
+    assert stage1.samples.margin_norms is None
+
+
+@pytest.mark.parametrize("tau", [None, 0.7])
+def test_tau_normalisation_is_chosen_on_the_validation_set_and_served_by_the_network(
+    tmp_path: Path, tau: float | None
+) -> None:
+    given = ["data.val_fraction=0", f"stage.tau={tau}"] if tau is not None else []
+    result = run(tmp_path, "stage=tau_norm", *LONG_TAIL, *given)
+    first, final = weights(tmp_path / "stage1"), weights(tmp_path)
+    assert all(torch.equal(first[k], final[k]) for k in first if not k.startswith("3."))
+    weight, bias = first["3.weight"].numpy(), first["3.bias"].numpy()
+    norms = np.linalg.norm(weight, axis=1, keepdims=True)
+    if tau is None:
+        with np.load(tmp_path / "stage1" / "predictions_val.npz") as held_out:
+            raw, y = held_out["scores"] - bias, held_out["y_true"]
+        grid = [round(0.1 * i, 1) for i in range(21)]
+        accuracy = [np.mean([((raw / norms.T**t).argmax(1) == k)[y == k].mean() for k in np.unique(y)]) for t in grid]
+        tau = grid[int(np.argmax(accuracy))]
+        assert max(accuracy) > min(accuracy)
+    np.testing.assert_allclose(final["3.weight"].numpy(), weight / norms**tau, rtol=1e-5)
+    np.testing.assert_allclose(final["3.bias"].numpy(), 0, atol=1e-6)
+    served = result.test.features @ final["3.weight"].numpy().T
+    np.testing.assert_allclose(served, result.test.scores, rtol=1e-3, atol=1e-3)
     assert [record["epoch"] for record in result.history] == [0]
 
 
@@ -218,6 +278,11 @@ def test_three_stages_train_all_then_body_then_head(tmp_path: Path) -> None:
             "in the proportions of the training samples, but class 9 has",
         ),
         (["stage=jtt", "stage.faktor=3"], "did you mean 'factor'"),
+        (["stage=marc", "stage.steps=0"], "stage.steps must be a whole number"),
+        (["stage=marc", "stage.normalize=mean"], "stage.normalize"),
+        (["stage=tau_norm", "stage.tau=-1"], "stage.tau"),
+        (["stage=tau_norm", "method=dbm"], "needs a linear head"),
+        (["stage=tau_norm", "data.val_fraction=0"], r"set data\.val_fraction above 0"),
         (["stage=crt", "method=ncl"], "method ncl trains several"),
         (["stage=three_stage", "method=dbm"], "dbm works on cosines"),
         (["method=dbm", "model.head=linear"], "leave it at auto"),
@@ -327,13 +392,11 @@ def test_processes_take_disjoint_shares_of_a_sampled_batch(mix: Any) -> None:
 def test_two_processes_equal_one(tmp_path: Path) -> None:
     """Samplers, mixing, sharpness-aware steps, accumulation, clipping and a loss that learns, all at once."""
     settings = ["method=bcl", "sampler=class_balanced", "wrapper=sam", "mix=mixup", "batch=22", "epochs=2"]
-    settings = [*SMALL, *settings, "optim.clip=0.5", "method.views=2", "data.augment=crop"]
+    settings = [*SMALL, *settings, "optim.clip=0.5", "method.views=2", "data.augment=crop", "precision=64-true"]
     fit(TrainConfig().override(settings), tmp_path / "one", accelerator="cpu")
     sets = [part for s in settings for part in ("--set", s)]
     command = [sys.executable, "-m", "classgap", "train", *sets, "--out", str(tmp_path / "two"), "--devices", "2"]
-    done = subprocess.run(
-        [*command, "--accelerator", "cpu"], env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True
-    )
+    done = subprocess.run([*command, "--accelerator", "cpu"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     for key, value in weights(tmp_path / "one").items():
         torch.testing.assert_close(weights(tmp_path / "two")[key], value, rtol=1e-3, atol=1e-5)
@@ -359,8 +422,9 @@ def test_sharpness_aware_steps_accumulate_and_vanish_with_their_radius(tmp_path:
     run(tmp_path / "plain")
     run(tmp_path / "none", "wrapper=sam", "wrapper.rho=0")
     assert equal(weights(tmp_path / "plain"), weights(tmp_path / "none"))
-    run(tmp_path / "whole", "wrapper=sam", "wrapper.rho=0.5", "optim.clip=0.5")
-    run(tmp_path / "pieces", "wrapper=sam", "wrapper.rho=0.5", "optim.clip=0.5", "optim.accumulate=3")
+    steps = ("wrapper=sam", "wrapper.rho=0.5", "optim.clip=0.5", "precision=64-true")
+    run(tmp_path / "whole", *steps)
+    run(tmp_path / "pieces", *steps, "optim.accumulate=3")
     assert not equal(weights(tmp_path / "plain"), weights(tmp_path / "whole"))
     for key, value in weights(tmp_path / "whole").items():
         torch.testing.assert_close(weights(tmp_path / "pieces")[key], value, rtol=1e-3, atol=1e-5)

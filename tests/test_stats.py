@@ -138,9 +138,9 @@ def test_a_million_classes_do_not_slow_the_update():
         moments = ClassMoments(num_classes)
         best = math.inf
         for _ in range(30):
-            start = time.perf_counter()
+            start = time.process_time()
             moments.update(features, target)
-            best = min(best, time.perf_counter() - start)
+            best = min(best, time.process_time() - start)
         return best
 
     assert seconds(1_000_000) < 3 * seconds(1000)

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from classgap import registry
 from classgap.losses import ClassLoss
 from contract import build, gradients, inputs
+from waiting import LOOPBACK, SECONDS
 
 SPLITS = ([7, 5], [9, 3], [12, 0], [4, 8])
 
@@ -56,10 +57,10 @@ def run_alone(spec: registry.Method) -> dict[str, Any]:
 
 
 def worker(rank: int, world: int, folder: str) -> None:
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29611", GLOO_SOCKET_IFNAME="lo")
+    os.environ.update(GLOO_SOCKET_IFNAME=LOOPBACK)
     torch.set_num_threads(1)
     store = dist.FileStore(str(Path(folder) / "store"), world)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=60))
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=SECONDS))
     for spec in registry.methods("loss"):
         torch.save(run(spec, rank), Path(folder) / f"{spec.name}-{rank}.pt")
     dist.destroy_process_group()

@@ -31,7 +31,19 @@ if TYPE_CHECKING:
 
 Kind = Literal["loss", "posthoc", "optimizer", "sampler", "stage", "augmentation", "mix"]
 # features, index and epoch are arguments of a loss; class_counts goes to its constructor; the rest shapes the model or batch.
-Need = Literal["features", "cosine_head", "index", "epoch", "class_counts", "views", "experts", "teacher"]
+# encoder_features: features are wanted as they are before a cosine head normalises them; cosine_head: raw cosines as logits.
+Need = Literal[
+    "features",
+    "encoder_features",
+    "cosine_head",
+    "head",
+    "index",
+    "epoch",
+    "class_counts",
+    "views",
+    "experts",
+    "teacher",
+]
 
 # Where methods of a kind are declared; importing the package runs the declarations. Torch-side kinds load torch.
 _HOMES: Mapping[Kind, str] = MappingProxyType(
@@ -90,6 +102,7 @@ class Method:
     family: str
     paper: str
     needs: frozenset[Need] = frozenset()
+    optional: frozenset[Need] = frozenset()
     space: Mapping[str, Space] = field(default_factory=dict)
     reduces_to: tuple[str, Mapping[str, Any]] | None = None
     soft_targets: bool = True
@@ -125,6 +138,7 @@ def method(
     family: str,
     paper: str,
     needs: Sequence[Need] = (),
+    optional: Sequence[Need] = (),
     space: Mapping[str, Space] | None = None,
     reduces_to: tuple[str, Mapping[str, Any]] | None = None,
     soft_targets: bool = True,
@@ -136,6 +150,8 @@ def method(
         family: Group in tables, e.g. ``"margin"`` or ``"reweight"``.
         paper: Where it comes from, e.g. ``"arXiv:2007.07314"``.
         needs: What a training loop has to supply beyond logits and target.
+        optional: What the method does without, but computes something else when given: ``class_counts`` where they switch a form
+            for long tails on. A training loop decides by its data (tested: no other argument does that unasked).
         space: Search range and default of each tunable parameter.
         reduces_to: ``(other method, parameters of this one)`` under which both agree in value and gradient (tested).
         soft_targets: Whether ``target`` may be ``(N, K)`` probabilities.
@@ -152,6 +168,7 @@ def method(
             family,
             paper,
             frozenset(needs),
+            frozenset(optional),
             MappingProxyType(dict(space or {})),
             reduces_to,
             soft_targets,

@@ -23,6 +23,19 @@ def margins(logits, y_true):
     return np.array(found)
 
 
+def margins_by_third(logits, y_true, weight):
+    """MR² Table 4: mean output margin of all classes and of the thirds by accuracy, and the smallest angle of the weights."""
+    output = margins(logits, y_true)[:, 0]
+    classes = sorted(set(y_true))
+    accuracy = {k: np.mean([np.argmax(z) == k for z, y in zip(logits, y_true, strict=True) if y == k]) for k in classes}
+    by_class = {k: np.mean([m for m, y in zip(output, y_true, strict=True) if y == k]) for k in classes}
+    ranked = sorted(classes, key=lambda k: -accuracy[k])  # stable: ties by class index
+    thirds = [[by_class[k] for k in part] for part in np.array_split(ranked, 3)]
+    pairs = itertools.combinations(weight, 2)
+    angle = min(math.degrees(math.acos(a @ b / np.linalg.norm(a) / np.linalg.norm(b))) for a, b in pairs)
+    return [np.mean(list(by_class.values())), *(np.mean(third) for third in thirds), angle]
+
+
 def ece(confidence, correct, bins):
     total = 0.0
     for b in range(bins):
@@ -81,6 +94,45 @@ def _simplex(vectors, pairs):
 def margin_cross_entropy(logits, y, gamma):
     scaled = logits / gamma[y]
     return -math.log(softmax(scaled)[y])
+
+
+def mr2_margins(features, y_true, num_classes, c_bar=1.0):
+    """MR² eq. 1 on a whole data set: means and mean squared deviations of the features themselves."""
+    roots = []
+    for k in range(num_classes):
+        own = features[y_true == k]
+        mean = own.mean(axis=0)
+        deviation = sum(np.sum((f - mean) ** 2) for f in own) / len(own)
+        roots.append((np.sum(mean**2) + deviation) ** (1 / 3))
+    return np.array([c_bar * num_classes * root / sum(roots) for root in roots])
+
+
+def ramp_loss(logits, y, gamma):
+    """MR² eq. 8 and 9: the margin of one sample, then min(1, max(0, 1 - margin / gamma))."""
+    margin = logits[y] - max(z for j, z in enumerate(logits) if j != y)
+    return min(1.0, max(0.0, 1.0 - margin / gamma[y]))
+
+
+def hard_representation_margin(features, y_true, num_classes):
+    """MR² eq. 3 for every sample: the largest squared distance to another sample of its class beyond 2 s̄, at least 0."""
+    squared = [spread(features[y_true == k]) ** 2 for k in range(num_classes) if (y_true == k).any()]
+    slack = 2 * sum(squared) / len(squared)
+    found = []
+    for i, f in enumerate(features):
+        partners = [g for j, g in enumerate(features) if j != i and y_true[j] == y_true[i]]
+        found.append(max([0.0, *(np.sum((f - g) ** 2) - slack for g in partners)]))
+    return np.array(found)
+
+
+def max_distances(features, y_true):
+    """ELM Figure 4: for every sample the largest distance to a sample of its class, over the largest norm of all."""
+    largest = max(np.linalg.norm(f) for f in features)
+    return np.array(
+        [
+            max(np.linalg.norm(f - g) for g, k in zip(features, y_true, strict=True) if k == y) / largest
+            for f, y in zip(features, y_true, strict=True)
+        ]
+    )
 
 
 def rademacher(vectors, p):

@@ -31,8 +31,20 @@ def marc_objective(scores, y, counts, norms, omega, beta, *, gamma, normalize, r
     return total / (weight if normalize == "weights" else len(y)) + penalty
 
 
-def marc_by_sgd(scores, y, counts, norms, *, gamma, ridge, epochs=60, batch=32, lr=0.05, momentum=0.9, seed=0):
-    """The paper's Algorithm 2 on cached logits: SGD with momentum and cosine decay; weighted mean over the batch."""
+def marc_margins(scores, y, norms, omega, beta):
+    """Eq. (4) and (8): the calibrated margin of each sample to its own class, averaged over the samples of each class."""
+    sums, counts = [0.0] * len(norms), [0] * len(norms)
+    for row, target in zip(scores, y, strict=True):
+        margin = row[target] / norms[target]
+        sums[target] += omega[target] * margin + beta[target]
+        counts[target] += 1
+    return [total / count if count else math.nan for total, count in zip(sums, counts, strict=True)]
+
+
+def marc_by_sgd(
+    scores, y, counts, norms, *, gamma, ridge, normalize="weights", epochs=60, batch=32, lr=0.05, momentum=0.9, seed=0
+):
+    """The paper's Algorithm 2 on cached logits: SGD with momentum and cosine decay; (weighted) mean over the batch."""
     rng = np.random.default_rng(seed)
     n, K = scores.shape
     U = np.array(marc_weights(list(counts), gamma))
@@ -47,7 +59,7 @@ def marc_by_sgd(scores, y, counts, norms, *, gamma, ridge, epochs=60, batch=32, 
             p = np.exp(logits - logits.max(axis=1, keepdims=True))
             p /= p.sum(axis=1, keepdims=True)
             p[np.arange(batch), t] -= 1
-            p *= (U[t] / U[t].sum())[:, None]
+            p *= (U[t] / (U[t].sum() if normalize == "weights" else batch))[:, None]
             gradient = np.concatenate([(p * z).sum(0), p.sum(0) * norms]) + ridge / K * (
                 theta - np.repeat([1.0, 0.0], K)
             )

@@ -11,6 +11,7 @@ from classgap.losses._adjust import (
 )
 from classgap.losses._base import ClassLoss
 from classgap.losses._basic import CrossEntropyLoss
+from classgap.losses._bcl import BCLLoss, balanced_contrast
 from classgap.losses._compact import (
     CenterLoss,
     GaussianMixtureLoss,
@@ -24,10 +25,8 @@ from classgap.losses._compact import (
 from classgap.losses._compact_logits import CompactLogitsLoss
 from classgap.losses._composite import CompositeLoss
 from classgap.losses._contrast import (
-    BCLLoss,
     DROLTLoss,
     SupConLoss,
-    balanced_contrast,
     robust_centroid_contrast,
     supervised_contrast,
 )

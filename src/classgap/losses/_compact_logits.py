@@ -31,6 +31,7 @@ _LABELS_PER_CLASS = 50  # labels seen per class, on average, before their balanc
     family="compact",
     paper="classgap",
     needs=("features",),
+    optional=("class_counts",),
     space={
         "lam": Float(1e-3, 0.3, default=0.02, log=True),
         "c_bar": Float(0.5, 4.0, default=1.0, log=True),

@@ -120,9 +120,10 @@ def representation_margin(
     family="margin",
     paper="ICLR 2026 (MR²)",
     needs=("features",),
+    optional=("class_counts",),
     space={
         "c_bar": Float(0.5, 4.0, default=1.0, log=True),
-        "lam": Float(1e-3, 0.3, default=0.02, log=True),
+        "lam": Float(1e-3, 0.3, default=0.01, log=True),
         "margins": Choice(get_args(Margins), default="spread"),
     },
     reduces_to=("cross_entropy", {"margins": "uniform", "c_bar": 1.0, "lam": 0.0}),
@@ -149,7 +150,8 @@ class MR2Loss(ClassLoss):
     Args:
         num_classes: Number of classes :math:`K`.
         c_bar: Mean logit margin :math:`\bar c`. 1 keeps the temperature of cross-entropy; the paper recommends 2.
-        lam: Weight :math:`\lambda` of the representation margin; 0 turns it off.
+        lam: Weight :math:`\lambda` of the representation margin; 0 turns it off. The default was chosen on training images that
+            no run trained on (``benchmarks/mr2_default.py``).
         temperature: :math:`T` of the representation margin. The paper has 1. By default :math:`10 d`, as in the authors' code,
             for features of dimension :math:`d`.
         p: Order of the norm in the margins: 2 for a linear head, 3 for a cosine head (where 2 gives every class the same
@@ -178,7 +180,7 @@ class MR2Loss(ClassLoss):
         self,
         num_classes: int,
         c_bar: float = 1.0,
-        lam: float = 0.02,
+        lam: float = 0.01,
         *,
         temperature: float | None = None,
         p: float = 2.0,
@@ -272,6 +274,7 @@ class MR2Loss(ClassLoss):
     family="margin",
     paper="ICLR 2026 (MR²)",
     needs=("features",),
+    optional=("class_counts",),
     space={"c_bar": Float(1.0, 3.0, default=2.0), "lam": Float(0.1, 0.9, default=0.5)},
     reduces_to=("cross_entropy", {"margins": "uniform", "c_bar": 1.0, "lam": 0.0}),
 )

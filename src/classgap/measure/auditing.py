@@ -16,10 +16,10 @@ from classgap.measure.classwise import Float64s, Ints, divide, row_blocks
 from classgap.measure.confusion import Confusion
 from classgap.measure.groups import FREQUENCIES, THIRDS, Remainder
 from classgap.measure.inputs import Head, read_head, read_labels, read_names, read_scores, read_train_counts
-from classgap.measure.intervals import mean_interval, observed_intervals, wilson
+from classgap.measure.intervals import mean_interval, observed_intervals, wilson, z_value
 from classgap.measure.metrics import CORRECTED, FROM_ACCURACY
 from classgap.measure.noise import corrected, homogeneity
-from classgap.measure.report import AuditReport, Estimate, Homogeneity, Samples
+from classgap.measure.report import AuditReport, Estimate, Homogeneity, MarginLevels, Samples
 from classgap.measure.views.plain import percent, structured
 
 Reference = AuditReport | Sequence[float] | NDArray[Any]
@@ -52,6 +52,7 @@ def audit(
     scores: ArrayLike | None = None,
     features: ArrayLike | None = None,
     head: Head | None = None,
+    margin_norms: ArrayLike | None = None,
     class_names: Sequence[str] | None = None,
     train_counts: ArrayLike | Mapping[str, int] | None = None,
     confidence: float = 0.95,
@@ -71,6 +72,8 @@ def audit(
         scores: ``(n, K)`` logits or probabilities, columns in class order.
         features: ``(n, d)`` input of the last layer.
         head: The last layer: its weight ``(K, d)``, a pair ``(weight, bias)``, or an object with both.
+        margin_norms: Norms of the last layer's rows before MARC was folded into it, ``(K,)``. The average margin after MARC is
+            measured with these (its eq. 8); files written by ``stage=marc`` hold them.
         class_names: Names in class order. Labels that are numbers are then indices into them.
         train_counts: Training samples of each class, in class order or by name.
         confidence: Of all intervals.
@@ -88,7 +91,7 @@ def audit(
     options = _Options(confidence, seed, n_boot, remainder, few, many)
     matrix, kind = read_scores(scores, scores_kind)
     labels = read_labels(y_true, y_pred, matrix, class_names, train_counts)
-    samples = _samples(labels.y_true, labels.y_pred, matrix, kind, features, head, len(labels.classes))
+    samples = _samples(labels.y_true, labels.y_pred, matrix, kind, features, head, margin_norms, len(labels.classes))
     confusion = Confusion.from_codes(labels.y_true, labels.y_pred, len(labels.classes))
     return _assemble(confusion, labels.classes, labels.train_counts, reference, options, samples, labels.notes)
 
@@ -122,13 +125,23 @@ def audit_counts(
 
 
 def _samples(
-    y_true: Ints, y_pred: Ints, scores: Any, kind: Any, features: Any, head: Head | None, num_classes: int
+    y_true: Ints,
+    y_pred: Ints,
+    scores: Any,
+    kind: Any,
+    features: Any,
+    head: Head | None,
+    margin_norms: Any,
+    num_classes: int,
 ) -> Samples:
     if features is not None:
         features = _checks.float_matrix("features", features, rows=len(y_true))
     width = None if features is None else features.shape[1]
     weight, bias = (None, None) if head is None else read_head(head, num_classes, width)
-    return Samples(y_true, y_pred, scores, kind, features, weight, bias)
+    if margin_norms is not None and weight is None:
+        raise _checks.InputError("margin_norms needs head beside it, the last layer; pass both or neither")
+    norms = None if margin_norms is None else _checks.as_numpy(margin_norms)
+    return Samples(y_true, y_pred, scores, kind, features, weight, bias, norms)
 
 
 def _assemble(
@@ -161,6 +174,7 @@ def _assemble(
         per_class=structured(columns),
         homogeneity=test,
         verdict=_verdict(metrics, test, options.confidence),
+        margin_levels=_margin_levels(group, confusion.support, sections, options.confidence),
         diagnoses=_diagnoses(confusion, classes, group, samples, sections["geometry"], train_counts),
         samples=samples,
         notes=(*notes, *_notes(confusion, classes), *getattr(sections["geometry"], "notes", ())),
@@ -289,11 +303,34 @@ def _sections(samples: Samples | None, num_classes: int) -> dict[str, Any]:
         sections["calibration"] = calibration.describe(probabilities, samples.y_true)
     if samples.features is not None:
         sections["geometry"] = geometry.describe(
-            samples.features, samples.y_true, num_classes, weight=samples.weight, bias=samples.bias
+            samples.features,
+            samples.y_true,
+            num_classes,
+            weight=samples.weight,
+            bias=samples.bias,
+            margin_norms=samples.margin_norms,
+            logits=samples.scores if samples.scores_kind == "logits" else None,
         )
         if samples.weight is not None:
             sections["bounds"] = bounds.describe(samples.features, samples.y_true, samples.weight, samples.bias)
     return sections
+
+
+def _margin_levels(group: Ints, support: Ints, sections: Mapping[str, Any], confidence: float) -> MarginLevels | None:
+    """MR²'s Table 4: output margins of all classes and of each third, and the smallest angle of the head."""
+    found: margins.Margins | None = sections["margins"]
+    head = None if sections["geometry"] is None else sections["geometry"].head
+    if found is None and head is None:
+        return None
+    output = {}
+    for name, member in {"average": group >= 0, **{third: group == i for i, third in enumerate(THIRDS)}}.items():
+        value = half = float("nan")
+        if found is not None and member.any():
+            variance = found.output.variance[member] / np.maximum(support[member] - 1, 1)
+            value = float(found.output.mean[member].mean())
+            half = z_value(confidence) * float(np.sqrt(variance.sum())) / int(member.sum())
+        output[name] = Estimate(value, float(np.maximum(value - half, -1.0)), float(np.minimum(value + half, 1.0)))
+    return MarginLevels(output, float("nan") if head is None else head.angles.margin)
 
 
 def _diagnoses(

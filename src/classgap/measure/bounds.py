@@ -51,9 +51,16 @@ class Complexity:
 class Bounds:
     r"""Upper bounds on error rates (above 1 they are vacuous), with probability ``1 - delta``.
 
+    The MR² bounds hold for :math:`w^\top \phi` with :math:`\|w\| \le \Lambda`, without a bias. A head with a bias is of this form
+    once a constant 1 is appended to the features and the bias to the weights. That is done inside the bounds, where
+    :math:`\Lambda` and the second moments appear together, and nowhere else: the margins are those of the features.
+
     Attributes:
-        gamma: ``(K,)`` margins used.
+        gamma: ``(K,)`` margins used; by default MR²'s eq. 1 on the features as they are.
         risk: Margin cross-entropy divided by ln 2, the first term of the MR² bounds.
+        ramp_risk: Mean of MR²'s eq. 9 over all samples: 1 for a misclassified sample, 0 for a logit margin of at least
+            ``gamma`` of its class, and linear between. It lies between the error rate and ``risk``.
+        ramp_risk_by_class: ``(K,)`` the same over the samples of each class.
         mr2: MR² Proposition 1 as printed. ``mr2_tight`` drops a factor :math:`\sqrt K` its proof does not need.
         complexity: By p, MR² Proposition 2.
         per_class_paper: ``(K,)`` MR²'s per-class bound as printed: it leaves out :math:`1/\sqrt{n_k}` and factors of K.
@@ -66,6 +73,8 @@ class Bounds:
     delta: float
     gamma: Float64s
     risk: float
+    ramp_risk: float
+    ramp_risk_by_class: Float64s
     mr2: float
     mr2_tight: float
     complexity: Mapping[float, Complexity]
@@ -86,6 +95,7 @@ class Bounds:
         """Per-class columns of the audit's table."""
         return {
             "mr2_gamma": self.gamma,
+            "mr2_ramp_risk": self.ramp_risk_by_class,
             "mr2_bound": self.per_class_tight,
             "mr2_bound_paper": self.per_class_paper,
             "elm_pull": self.pull,
@@ -98,6 +108,7 @@ class Bounds:
             "delta": self.delta,
             "vacuous": float(self.vacuous),
             "margin_risk": self.risk,
+            "ramp_risk": self.ramp_risk,
             "mr2": self.mr2,
             "mr2_tight": self.mr2_tight,
             "elm": self.elm,
@@ -126,7 +137,7 @@ def describe(
 
     Args:
         logits: ``(n, K)``, computed from the head when not given.
-        gamma: Margins of MR²; by default its own rule with mean ``c_bar``.
+        gamma: Margins of MR²; by default its own rule with mean ``c_bar``, on the features alone whether or not there is a bias.
         alpha: Slack of ELM's pull term per class; by default the root of its sample count.
         delta: Probability with which a bound may fail.
     """
@@ -138,20 +149,37 @@ def describe(
     if logits is not None:
         logits = _checks.float_matrix("logits", logits, rows=len(features), columns=num_classes)
     support = np.bincount(y_true, minlength=num_classes)
-    moments = _lp_moments(features, y_true, num_classes, with_bias=bias is not None)
-    gamma = margins_of(moments[2.0], c_bar) if gamma is None else _positive("gamma", gamma, num_classes)
+    with_bias = bool(head[1].any())
+    moments = _lp_moments(features, y_true, num_classes, with_bias=with_bias)
+    if gamma is None:
+        gamma = margins_of(_second_moments(features, y_true, num_classes), c_bar)
+    gamma = _positive("gamma", gamma, num_classes)
     slack = np.sqrt(support) if alpha is None else _checks.float_vector("alpha", alpha, length=num_classes)
 
-    losses = _margin_losses(features, y_true, head, logits, gamma)
-    row_norms = {p: _largest_row_norm(head, p, with_bias=bias is not None) for p in NORMS}
-    width = features.shape[1] + (bias is not None)
+    losses, ramp = _margin_losses(features, y_true, head, logits, gamma)
+    row_norms = {p: _largest_row_norm(head, p, with_bias=with_bias) for p in NORMS}
+    width = features.shape[1] + with_bias
     complexity = {p: _complexity(p, row_norms[p], moments[p], support, gamma, width) for p in NORMS}
-    mr2 = _mr2(float(losses.mean()), complexity[2.0].corrected, num_classes, len(features), delta)
+    risk, mr2, mr2_tight = _mr2(float(losses.mean()), complexity[2.0].corrected, num_classes, len(features), delta)
+    ramp_by_class = class_means(ramp, y_true, num_classes)
     empirical = class_means(losses, y_true, num_classes) / math.log(2)
     per_class = _per_class(empirical, row_norms[2.0], moments[2.0], support, gamma, delta)
     pull, pull_lower = _pull(features, rows_of_classes(y_true, num_classes), slack)
     elm = [_elm(features, y_true, head, logits, pull + slack, odds / delta) for odds in (2, 4)]
-    return Bounds(delta, gamma, *mr2, complexity, *per_class, pull, pull_lower, *elm)
+    return Bounds(
+        delta,
+        gamma,
+        risk,
+        float(ramp.mean()),
+        ramp_by_class,
+        mr2,
+        mr2_tight,
+        complexity,
+        *per_class,
+        pull,
+        pull_lower,
+        *elm,
+    )
 
 
 def margins_of(second_moment: Float64s, c_bar: float = 1.0) -> Float64s:
@@ -216,8 +244,17 @@ def _positive(name: str, value: Floats, length: int) -> Float64s:
     return vector
 
 
+def _second_moments(features: Floats, y_true: Ints, num_classes: int) -> Float64s:
+    r"""Mean squared L2 norm of each class's features, :math:`\|\mu_k\|^2 + \|s_k\|^2` of MR²'s eq. 1; nan where absent."""
+    squared = np.empty(len(features))
+    for block in row_blocks(*features.shape):
+        values = features[block].astype(np.float64)
+        squared[block] = np.einsum("nd,nd->n", values, values)
+    return class_means(squared, y_true, num_classes)
+
+
 def _lp_moments(features: Floats, y_true: Ints, num_classes: int, *, with_bias: bool) -> dict[float, Float64s]:
-    """Mean squared L_p norm of each class's features, a constant 1 appended where the head has a bias."""
+    """Mean squared L_p norm of each class's features, for the bounds: a constant 1 appended where the head has a bias."""
     sums = {p: np.zeros(num_classes) for p in NORMS}
     for block in row_blocks(*features.shape):
         values = features[block].astype(np.float64)
@@ -252,15 +289,18 @@ def _head_logits(features: Floats, head: tuple[Float64s, Float64s], logits: Floa
 
 def _margin_losses(
     features: Floats, y_true: Ints, head: tuple[Float64s, Float64s], logits: Floats | None, gamma: Float64s
-) -> Float64s:
-    """MR²'s margin cross-entropy of each sample: the row of logits divided by the margin of the true class."""
-    losses = np.empty(len(features))
+) -> tuple[Float64s, Float64s]:
+    """MR²'s margin cross-entropy (eq. 1) and ramp loss (eq. 9) of each sample, both with the margin of its true class."""
+    losses, ramp = np.empty(len(features)), np.empty(len(features))
     for block in row_blocks(len(features), max(features.shape[1], len(gamma))):
         labels = y_true[block]
         values = _head_logits(features, head, logits, block) / gamma[labels][:, None]
-        values -= values[np.arange(len(values)), labels][:, None]
+        rows = np.arange(len(values))
+        values -= values[rows, labels][:, None]
         losses[block] = log_sum_exp(values)
-    return losses
+        values[rows, labels] = -np.inf
+        ramp[block] = np.clip(1 + values.max(axis=1), 0.0, 1.0)  # 1 - margin / gamma, between 0 and 1
+    return losses, ramp
 
 
 def _pull(features: Floats, rows: list[Ints], alpha: Float64s) -> tuple[Float64s, Float64s]:

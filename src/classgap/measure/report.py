@@ -62,6 +62,21 @@ class Homogeneity:
     method: str
 
 
+@dataclass(frozen=True)
+class MarginLevels:
+    """Margins at the output and at the classifier, by third of the classes (MR² Table 4).
+
+    Attributes:
+        output: For ``average`` (all classes), ``easy``, ``medium`` and ``hard`` (own ranking): mean over the classes of the group
+            of their mean output margin, the probability of the true class minus the largest other one. The interval is
+            over samples, with the groups taken as they are. All nan without scores.
+        classifier: Smallest angle in degrees between the weight vectors of two classes; nan without a head.
+    """
+
+    output: Mapping[str, Estimate]
+    classifier: float
+
+
 @dataclass(frozen=True, eq=False)
 class Samples:
     """The arrays an audit was made from; labels are class indices. Absent inputs are None."""
@@ -73,6 +88,7 @@ class Samples:
     features: NDArray[np.floating[Any]] | None = None
     weight: NDArray[np.floating[Any]] | None = None
     bias: NDArray[np.floating[Any]] | None = None
+    margin_norms: NDArray[np.floating[Any]] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +105,7 @@ class AuditReport:
             whatever the scores, features and head allow.
         homogeneity: Whether the differences between classes exceed sampling noise.
         verdict: The same in one sentence.
+        margin_levels: Output margins of the thirds and the angle of the classifier; None without scores and without a head.
         samples: The arrays audited; None when only counts were given.
         notes: What a reader must know, e.g. that a class has no samples.
     """
@@ -107,6 +124,7 @@ class AuditReport:
     calibration: Calibration | None = None
     geometry: Geometry | None = None
     bounds: Bounds | None = None
+    margin_levels: MarginLevels | None = None
     diagnoses: tuple[Diagnosis, ...] = ()
     samples: Samples | None = None
     notes: tuple[str, ...] = ()
@@ -193,6 +211,7 @@ class AuditReport:
                 ],
                 "diagnoses": [asdict(diagnosis) for diagnosis in self.diagnoses],
                 **sections,
+                "margin_levels": None if self.margin_levels is None else asdict(self.margin_levels),
                 "notes": list(self.notes),
             }
         )
@@ -211,6 +230,7 @@ class AuditReport:
             f"**{self.verdict}**",
             markdown_table(("", "accuracy", f"{level} interval"), headline),
             *self._markdown_rankings(),
+            *self._markdown_margins(),
             f"### Hardest {min(classes, self.num_classes)} classes",
             self._markdown_hardest(classes),
         ]
@@ -243,6 +263,15 @@ class AuditReport:
             row = [tuple(str(estimate) for estimate in self.groups["frequency"].values())]
             parts += ["### By training samples", markdown_table(tuple(self.groups["frequency"]), row)]
         return parts
+
+    def _markdown_margins(self) -> list[str]:
+        if self.margin_levels is None:
+            return []
+        levels = self.margin_levels
+        head = ("", *levels.output, "classifier angle")
+        cells = [f"{estimate.value:.3f}" for estimate in levels.output.values()] + [f"{levels.classifier:.1f}°"]
+        row = ("mean output margin", *("–" if cell.startswith("nan") else cell for cell in cells))
+        return ["### Margins by third", markdown_table(head, [row])]
 
     def _markdown_hardest(self, count: int) -> str:
         present = self.per_class[self.per_class["support"] > 0]

@@ -96,6 +96,11 @@ class PostHocMethod(BaseEstimator):  # type: ignore[misc]
         predicted: Array = self.classes_[columns]
         return predicted
 
+    @property
+    def margin_norms(self) -> Array | None:
+        """Norms ``(K,)`` that corrected scores are divided by to give margins; None where the folded layer has its own."""
+        return None
+
     def fold(self, weight: Any, bias: ArrayLike | None = None) -> Any:
         """Write the correction into the last layer, so that serving costs nothing.
 
@@ -114,6 +119,12 @@ class PostHocMethod(BaseEstimator):  # type: ignore[misc]
         return new_weight.astype(matrix.dtype), new_bias.astype(matrix.dtype)
 
     def _fold_layer(self, layer: Any) -> Any:
+        if not hasattr(layer, "bias"):
+            raise InputError(
+                f"weight must be a linear layer with weight and bias, or its matrix (K, d), got {type(layer).__name__}. A cosine "
+                "head normalises its rows and has no bias, so it can hold no correction: fold into head.as_linear() and "
+                "serve that behind features of unit length"
+            )
         # torch is reached through the layer only: this half of the package never imports it
         old = layer.weight.detach()
         bias = None if layer.bias is None else layer.bias.detach().double().cpu().numpy()

@@ -35,7 +35,11 @@ class Solution:
 
 
 def solve(problem: ClasswiseProblem, *, tol: float = 1e-4, max_iter: int = 100) -> Solution:
-    """Minimise to a gradient norm of ``tol`` times the norm at the identity (scale 1, offset 0), over all rows."""
+    """Minimise to a gradient norm of ``tol`` times the norm at the identity (scale 1, offset 0), over all rows.
+
+    Where that norm is next to nothing, as with scores that classify every sample with certainty, the goal is what the
+    precision of the scores can resolve.
+    """
     with threadpool_limits(1, "blas"):  # sweeps share out the rows themselves
         solution = _solve(problem, tol, max_iter)
     # single precision may end a little short of the goal; that moves no prediction
@@ -54,7 +58,8 @@ def _solve(problem: ClasswiseProblem, tol: float, max_iter: int) -> Solution:
     samples = [(problem.subsample(cap), goal) for cap, goal in _SAMPLES] if problem.scores.size >= SMALL else []
     samples = [(sample, goal) for sample, goal in samples if 3 * len(sample.y) < len(problem.y)]
     sweep = evaluate(samples[0][0] if samples else problem, theta, contest=True)
-    reference = sweep.norm
+    least = _resolution(problem) / tol
+    reference = max(sweep.norm, least)
     for sample, goal in samples:
         sweep = sweep if model is None else evaluate(sample, theta, contest=True)
         theta, sweep, _ = _descend(sample, theta, sweep, None, goal * reference, max_iter)
@@ -63,10 +68,16 @@ def _solve(problem: ClasswiseProblem, tol: float, max_iter: int) -> Solution:
         sweep = evaluate(problem, theta)
         # the first gradient on all rows is the sample's error: it tells how far the norm found there can be trusted
         trusted = sweep.norm < 0.05 * reference
-        reference = 0.98 * reference if trusted else evaluate(problem, problem.identity).norm
+        reference = 0.98 * reference if trusted else max(evaluate(problem, problem.identity).norm, least)
     theta, sweep, sweeps = _descend(problem, theta, sweep, model, tol * reference, max_iter)
-    K, relative = problem.num_classes, sweep.norm / reference if reference > 0 else 0.0
+    K, relative = problem.num_classes, sweep.norm / reference
     return Solution(theta[:K], theta[K:], sweep.value, relative, sweeps)
+
+
+def _resolution(problem: ClasswiseProblem) -> float:
+    """Rounding error of a gradient: it is the difference of two sums, one of which is ``target``."""
+    size = float(np.linalg.norm(problem.in_logits(problem.target)))
+    return max(float(np.finfo(problem.scores.dtype).eps) * size, float(np.finfo(np.float64).tiny))
 
 
 def _descend(

@@ -21,9 +21,11 @@ class Predictions:
     """What a trained classifier says about a split; NumPy, float32.
 
     Attributes:
-        scores: What classes were ranked by, (n, K).
-        features: Input of the last layer, (n, d); of several networks side by side.
-        weight, bias: That layer; ``bias`` is ``None`` for a cosine head, both for several networks.
+        scores: What classes were ranked by, (n, K); cosines times their scale, whether the head or the loss has it.
+        features: Input of the last layer, (n, d); unit vectors for a cosine head; of several networks side by side.
+        weight, bias: That layer: ``features @ weight.T + bias`` are the scores of a linear and of a cosine head. ``bias`` is
+            ``None`` for a cosine head, both for a causal head and for several networks.
+        margin_norms: Norms of that layer's rows before MARC calibrated its margins, (K,); ``None`` otherwise.
     """
 
     y_true: NDArray[np.int64]
@@ -33,6 +35,7 @@ class Predictions:
     bias: NDArray[np.float32] | None
     class_names: tuple[str, ...]
     train_counts: NDArray[np.int64]
+    margin_norms: NDArray[np.float32] | None = None
 
     @property
     def y_pred(self) -> NDArray[np.int64]:
@@ -49,7 +52,7 @@ class Predictions:
             "class_names": np.array(self.class_names),
             "train_counts": self.train_counts,
         }
-        layer = {"weight": self.weight, "bias": self.bias}
+        layer = {"weight": self.weight, "bias": self.bias, "margin_norms": self.margin_norms}
         arrays |= {name: array for name, array in layer.items() if array is not None}
         np.savez_compressed(path, **arrays)
 

@@ -15,6 +15,7 @@ _ALIASES = {
     "features": "features feature embeddings embedding",
     "weight": "weight head_weight head.weight fc.weight classifier.weight",
     "bias": "bias head_bias head.bias fc.bias classifier.bias",
+    "margin_norms": "margin_norms",
     "train_counts": "train_counts class_counts",
     "class_names": "class_names classes names",
 }

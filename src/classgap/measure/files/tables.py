@@ -66,6 +66,7 @@ class Predictions:
     features: NDArray[Any] | None = None
     weight: NDArray[Any] | None = None
     bias: NDArray[Any] | None = None
+    margin_norms: NDArray[Any] | None = None
     train_counts: Ints | None = None
     ids: NDArray[Any] | None = None
 
@@ -117,8 +118,9 @@ def audit_predictions(found: Predictions, *, labels_only: bool = False, **option
         if y_pred is None and found.scores is not None:
             y_pred = _as_labels(found, found.scores.argmax(axis=1))
         return audit(y_true, y_pred, **options)
-    head = None if found.weight is None else (found.weight, found.bias)
-    return audit(y_true, y_pred, scores=found.scores, features=found.features, head=head, **options)
+    if found.weight is not None:
+        options |= {"head": (found.weight, found.bias), "margin_norms": found.margin_norms}
+    return audit(y_true, y_pred, scores=found.scores, features=found.features, **options)
 
 
 def _as_labels(found: Predictions, codes: Ints | None) -> Any:
@@ -186,6 +188,7 @@ def align(runs: Sequence[Predictions]) -> list[Predictions]:
     return aligned
 
 
+_SIDE = ("train_counts", "class_names")
 _PER_ROW = ("y_true", "y_pred", "scores", "features", "ids")
 
 
@@ -266,7 +269,7 @@ def _roles(arrays: Arrays, file: Path, columns: Columns) -> Arrays:
         "scores": pick("scores", columns.scores, available),
         "features": pick("features", columns.features, available),
         "ids": pick("id", columns.id, available) if columns.id else None,
-    } | {role: pick(role, None, available) for role in ("weight", "bias", "train_counts", "class_names")}
+    } | {role: pick(role, None, available) for role in ("weight", "bias", "margin_norms", *_SIDE)}
     found = {role: arrays[name] for role, name in wanted.items() if name is not None}
     from_head = "scores" not in found and {"features", "weight"} <= found.keys()
     require_labels("y_true" in found, "y_pred" in found or "scores" in found or from_head, file, available)
@@ -302,7 +305,9 @@ def _encode(arrays: Arrays, names: list[str] | None) -> Predictions:
     distinct = [(role, np.unique(arrays[role])) for role in roles]
     classes, coders = resolve_classes(distinct, names=names, width=width)
     found: dict[str, Any] = {role: coder(arrays[role]) for role, coder in zip(roles, coders, strict=True)}
-    found |= {role: arrays[role] for role in ("scores", "features", "weight", "bias", "ids") if role in arrays}
+    found |= {
+        role: arrays[role] for role in ("scores", "features", "weight", "bias", "margin_norms", "ids") if role in arrays
+    }
     if "train_counts" in arrays:
         found["train_counts"] = counts_in_order(arrays["train_counts"].ravel().tolist(), classes)
     return Predictions(classes, num_samples, **found)

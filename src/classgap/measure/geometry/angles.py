@@ -92,7 +92,8 @@ class HeadGeometry:
         angles: Angles between weight vectors.
         limit: Upper limit of ``angles.margin`` for this K and d.
         average_logit: ``(K,)`` MARC's :math:`\bar\eta_k`, the mean logit of class k over its own samples.
-        average_margin: ``(K,)`` MARC's :math:`\bar d_k = \bar\eta_k / \|w_k\|`.
+        average_margin: ``(K,)`` MARC's :math:`\bar d_k = \bar\eta_k / \|w_k\|`; after MARC the calibrated one of its eq. 8,
+            :math:`\omega_k \bar d_k + \beta_k`, which is the calibrated logit over the norm *before* calibration.
         sample_angle: ``(K, 4)`` DBM's angle between features and their class weight, degrees: mean and quartiles.
     """
 
@@ -110,12 +111,26 @@ class HeadGeometry:
 
 
 def describe_head(
-    features: Floats, y_true: Ints, rows: list[Ints], means: Float64s, weight: Float64s, bias: Float64s
+    features: Floats,
+    y_true: Ints,
+    rows: list[Ints],
+    means: Float64s,
+    weight: Float64s,
+    bias: Float64s,
+    *,
+    margin_norms: Float64s | None = None,
+    average_logit: Float64s | None = None,
 ) -> HeadGeometry:
-    """:class:`HeadGeometry` of ``weight`` (``(K, d)``); ``means`` are the class means, ``rows`` each class's samples."""
+    """:class:`HeadGeometry` of ``weight`` (``(K, d)``); ``means`` are the class means, ``rows`` each class's samples.
+
+    Args:
+        margin_norms: What average margins are measured with, if not the norms of ``weight``.
+        average_logit: ``(K,)`` mean logit of each class over its own samples, if not that of ``weight`` and ``bias``.
+    """
     num_classes, width = means.shape
     norms = np.linalg.norm(weight, axis=1)
-    average_logit = np.einsum("kd,kd->k", weight, means) + bias
+    if average_logit is None:
+        average_logit = np.einsum("kd,kd->k", weight, means) + bias
     angle = np.empty(len(features))
     for block in row_blocks(*features.shape):
         values, own = features[block].astype(np.float64), weight[y_true[block]]
@@ -131,6 +146,6 @@ def describe_head(
         angles=angles_between(weight),
         limit=largest_margin(num_classes, width),
         average_logit=average_logit,
-        average_margin=divide(average_logit, norms),
+        average_margin=divide(average_logit, norms if margin_norms is None else margin_norms),
         sample_angle=sample_angle,
     )

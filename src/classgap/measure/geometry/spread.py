@@ -6,10 +6,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from classgap.measure.classwise import Float64s, Floats, Ints, class_blocks, divide, group_sums, row_blocks
+from classgap.measure.classwise import (
+    Float64s,
+    Floats,
+    Ints,
+    class_blocks,
+    class_means,
+    divide,
+    group_sums,
+    row_blocks,
+)
 
-# The largest distance within a class is sought between these many samples farthest from its mean and all the others:
-# exact for classes up to this size, and for larger ones unless neither end of the longest pair is among them.
+# The sample farthest from another one of its class is sought among these many samples farthest from the class mean: exact for
+# classes up to this size; in larger ones a distance is too short where the farthest partner is not among them.
 ANCHORS = 512
 
 
@@ -26,7 +35,13 @@ class Spread:
         squared_error: ``(K,)`` standard error of ``spread_unbiased ** 2``.
         variance_norm: ``(K,)`` norm of the vector of per-dimension variances (divided by the count); depends on the axes.
         largest_norm: Largest :math:`\|\phi\|` of all samples.
-        diameter: ``(K,)`` largest distance between two samples of the class (see :data:`ANCHORS`).
+        max_distance: ``(n,)`` ELM's :math:`d_{max}` of each sample, the distance to the sample of its class farthest from it
+            (see :data:`ANCHORS`); 0 for a class of one sample.
+        mean_max_distance: ``(K,)`` its mean over the samples of each class.
+        diameter: ``(K,)`` its largest value in each class: the largest distance between two samples of the class.
+        excess: ``(n,)`` MR²'s eq. 3 for each sample: :math:`\max(0, d_{max}^2 - 2 \bar s)`, where :math:`\bar s` is the mean of
+            :math:`\|s_k\|^2` over the classes present.
+        excess_by_class: ``(K,)`` its mean over the samples of each class.
     """
 
     support: Ints
@@ -37,7 +52,11 @@ class Spread:
     squared_error: Float64s
     variance_norm: Float64s
     largest_norm: float
+    max_distance: Float64s
+    mean_max_distance: Float64s
     diameter: Float64s
+    excess: Float64s
+    excess_by_class: Float64s
 
     @property
     def ratio(self) -> Float64s:
@@ -65,36 +84,42 @@ def measure_spread(features: Floats, y_true: Ints, rows: list[Ints]) -> Spread:
         squared[members] = deviations.sum(axis=1)
         variances[k] += deviations.sum(axis=0)
     total = group_sums(squared, y_true, num_classes)
-    scatter = group_sums((squared - divide(total, support)[y_true]) ** 2, y_true, num_classes)
+    variance = divide(total, support)
+    scatter = group_sums((squared - variance[y_true]) ** 2, y_true, num_classes)
+    farthest = _max_distances(features, rows, means, squared)
+    excess = np.maximum(farthest**2 - 2 * float(np.nanmean(variance)), 0.0)
     return Spread(
         support=support,
         means=means,
         mean_norm=np.linalg.norm(means, axis=1),
-        spread=np.sqrt(divide(total, support)),
+        spread=np.sqrt(variance),
         spread_unbiased=np.sqrt(divide(total, np.maximum(support - 1, 0))),
         squared_error=np.sqrt(divide(scatter, np.maximum(support - 1, 0) * support)),
         variance_norm=np.linalg.norm(divide(variances, support[:, None]), axis=1),
         largest_norm=float(np.sqrt(largest)),
-        diameter=_diameters(features, rows, means, squared),
+        max_distance=farthest,
+        mean_max_distance=class_means(farthest, y_true, num_classes),
+        diameter=np.array([farthest[members].max() if len(members) else np.nan for members in rows]),
+        excess=excess,
+        excess_by_class=class_means(excess, y_true, num_classes),
     )
 
 
-def _diameters(features: Floats, rows: list[Ints], means: Float64s, squared: Float64s) -> Float64s:
-    """Largest distance within each class: the pair is found in float32 around the class mean, its length is exact."""
-    result = np.full(len(rows), np.nan)
+def _max_distances(features: Floats, rows: list[Ints], means: Float64s, squared: Float64s) -> Float64s:
+    """Distance of each sample to the farthest one of its class.
+
+    The farthest one is found in float32 around the class mean, block by block; the distance to it is then taken in float64.
+    """
+    result = np.zeros(len(squared))
     for k, members in enumerate(rows):
         if not len(members):
             continue
         far = members[np.argsort(-squared[members], kind="stable")[:ANCHORS]]
         anchors = (features[far].astype(np.float64) - means[k]).astype(np.float32)
-        best, pair = -np.inf, (far[0], far[0])
         for block in row_blocks(len(members), max(features.shape[1], len(far))):
-            others = (features[members[block]].astype(np.float64) - means[k]).astype(np.float32)
-            distances = squared[far][:, None] + squared[members[block]] - 2 * (anchors @ others.T)
-            top = int(distances.argmax())
-            if distances.flat[top] > best:
-                best, (i, j) = float(distances.flat[top]), np.unravel_index(top, distances.shape)
-                pair = (far[i], members[block][j])
-        ends = features[list(pair)].astype(np.float64)
-        result[k] = np.linalg.norm(ends[0] - ends[1])
+            own = features[members[block]].astype(np.float64)
+            # |a - b|² without |b|², which is the same for all partners of a sample
+            distances = squared[far] - 2 * ((own - means[k]).astype(np.float32) @ anchors.T)
+            apart = own - features[far[distances.argmax(axis=1)]]
+            result[members[block]] = np.sqrt(np.einsum("nd,nd->n", apart, apart))
     return result

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from classgap import _checks
-from classgap.measure.classwise import Float64s, Floats, Ints, divide, rows_of_classes
+from classgap.measure.classwise import Float64s, Floats, Ints, class_means, divide, rows_of_classes
 from classgap.measure.geometry.angles import Angles, HeadGeometry, angles_between, describe_head
 from classgap.measure.geometry.collapse import Collapse, neural_collapse
 from classgap.measure.geometry.fisher import MAX_WIDTH, Fisher, fisher_separability, smallest
@@ -42,6 +42,8 @@ class Geometry:
             "spread_ratio": self.spread.ratio,
             "variance_norm": self.spread.variance_norm,
             "max_distance": divide(self.spread.diameter, self.spread.largest_norm),
+            "mean_max_distance": divide(self.spread.mean_max_distance, self.spread.largest_norm),
+            "mr2_excess_distance": self.spread.excess_by_class,
             "fisher": self.fisher.separability,
             "nearest_fisher": smallest(self.fisher.criterion)[0],
             "boundary_error": self.fisher.boundary_error,
@@ -65,10 +67,12 @@ class Geometry:
         return nearest
 
     def summary(self) -> dict[str, float]:
-        """Global numbers, means over classes."""
+        """Global numbers, means over classes; those of single samples (distances) are means over samples."""
         summary = {
             "spread": float(np.nanmean(self.spread.spread)),
             "spread_ratio": _mean(self.spread.ratio),
+            "mean_max_distance": float(divide(self.spread.max_distance.mean(), self.spread.largest_norm)),
+            "mr2_excess_distance": float(self.spread.excess.mean()),
             "fisher": _mean(self.fisher.separability),
             "mean_angle": self.mean_angles.mean,
             **asdict(self.collapse),
@@ -98,12 +102,18 @@ def describe(
     *,
     weight: Floats | None = None,
     bias: Floats | None = None,
+    margin_norms: Floats | None = None,
+    logits: Floats | None = None,
 ) -> Geometry:
     """Geometry of ``features`` (``(n, d)``) and, if given, of the linear head ``weight`` (``(K, d)``), ``bias`` (``(K,)``).
 
     Features are those fed to the head, taken in evaluation mode. Sums are float64; nothing larger than one block of rows,
     the class means, one d × d matrix and K × K tables is held (a covariance per class only where they are small).
 
+    Args:
+        margin_norms: ``(K,)`` norms of the head's rows before MARC. The average margin is then that of MARC's eq. 8.
+        logits: ``(n, K)``, used beside ``margin_norms``: calibrated logits that ``weight`` may not hold. Otherwise those of the
+            head count.
     Example:
         >>> import numpy as np
         >>> g = describe(np.eye(3).repeat(4, axis=0), np.arange(3).repeat(4), 3, weight=np.eye(3))
@@ -115,6 +125,11 @@ def describe(
     if weight is None and bias is not None:
         raise _checks.InputError("bias was given without weight; pass both, or neither")
     head = None if weight is None else check_head(weight, bias, num_classes, features.shape[1])
+    norms = None if margin_norms is None else _positive_norms(margin_norms, num_classes)
+    own = None
+    if norms is not None and logits is not None:
+        logits = _checks.float_matrix("logits", logits, rows=len(features), columns=num_classes)
+        own = class_means(logits[np.arange(len(y_true)), y_true], y_true, num_classes)
     rows = rows_of_classes(y_true, num_classes)
     spread = measure_spread(features, y_true, rows)
     means = spread.means
@@ -124,7 +139,9 @@ def describe(
         mean_angles=angles_between(means - means[spread.support > 0].mean(axis=0)),
         fisher=fisher,
         collapse=neural_collapse(features, y_true, means, spread.spread, spread.largest_norm, head=head),
-        head=None if head is None else describe_head(features, y_true, rows, means, *head),
+        head=None
+        if head is None
+        else describe_head(features, y_true, rows, means, *head, margin_norms=norms, average_logit=own),
         notes=_notes(fisher, spread.support),
     )
 
@@ -133,6 +150,13 @@ def check_head(weight: Floats, bias: Floats | None, num_classes: int, width: int
     """The head as float64 ``(weight, bias)``, a missing bias as zeros."""
     matrix = _checks.float_matrix("weight", weight, rows=num_classes, columns=width).astype(np.float64)
     return matrix, np.zeros(num_classes) if bias is None else _checks.float_vector("bias", bias, length=num_classes)
+
+
+def _positive_norms(norms: Floats, num_classes: int) -> Float64s:
+    vector = _checks.float_vector("margin_norms", norms, length=num_classes)
+    if vector.min() <= 0:
+        raise _checks.InputError(f"margin_norms must be positive, got a smallest value of {vector.min():g}")
+    return vector
 
 
 def _notes(fisher: Fisher, support: Ints) -> tuple[str, ...]:
@@ -145,6 +169,6 @@ def _notes(fisher: Fisher, support: Ints) -> tuple[str, ...]:
         )
     if support.max() > ANCHORS:
         notes.append(
-            f"Largest distances in classes above {ANCHORS} samples start at the {ANCHORS} farthest from the mean."
+            f"Largest distances in classes above {ANCHORS} samples are to the {ANCHORS} samples farthest from the class mean."
         )
     return tuple(notes)

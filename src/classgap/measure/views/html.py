@@ -52,6 +52,11 @@ _FIGURES = {
         "Margin distributions",
         "Score of the true class minus the best other, in each third of classes; left of 0 is misclassified.",
     ),
+    "max_distances": (
+        "Largest distances within classes",
+        "Distance of a sample to the one of its class farthest from it, over the longest feature, in each third of classes "
+        "(ELM's d_max). Compact classes lie to the left.",
+    ),
     "reliability": (
         "Reliability",
         "Accuracy against confidence; points below the diagonal are over-confident, larger ones hold more samples.",
@@ -79,13 +84,15 @@ def render_audit(
     charts = plot.figures(report) if charts is None else charts
     has_pairs = bool(pairs["data"]["true"])
     has_diagnoses = any(d.causes for d in report.diagnoses)
+    margins = tables.margin_table(report)
     payload = {
         "tables": {
             "classes": tables.class_table(report),
             "groups": tables.group_table(report),
             "metrics": tables.metric_table(report),
         }
-        | ({"pairs": pairs} if has_pairs else {}),
+        | ({"pairs": pairs} if has_pairs else {})
+        | ({} if margins is None else {"margins": margins}),
         "diagnoses": [{"name": d.name, "causes": [_cause(c) for c in d.causes]} for d in report.diagnoses],
     }
     return _page(
@@ -96,7 +103,7 @@ def render_audit(
         facts=[source] if source else [],
         tiles=[_tile(report.metrics, name) for name in _TILES if name in report.metrics],
         rankings=[(name, RANKINGS[name]) for name in report.groups],
-        has_pairs=has_pairs, pairs_note=pairs_note, has_diagnoses=has_diagnoses,
+        has_pairs=has_pairs, pairs_note=pairs_note, has_diagnoses=has_diagnoses, has_margins=margins is not None,
         more_figures=[(name, *words) for name, words in _FIGURES.items() if name in charts],
         links=_links(why=has_diagnoses, confusions=has_pairs, figures=any(name in charts for name in _FIGURES),
                      accuracy=True),

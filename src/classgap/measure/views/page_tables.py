@@ -44,6 +44,8 @@ _COLUMNS: dict[str, tuple[str, str, str]] = {
     "spread_ratio": ("spread / mean", "number", "spread over the length of the class mean"),
     "variance_norm": ("variance norm", "number", "length of the vector of per-dimension variances"),
     "max_distance": ("max distance", "number", "largest distance within the class over the longest feature"),
+    "mean_max_distance": ("mean d max", "number", "ELM's d_max, the distance to the farthest sample of the class; mean"),
+    "mr2_excess_distance": ("MR² excess", "number", "MR² eq. 3: squared distance to that sample beyond 2 s̄; mean"),
     "fisher": ("Fisher", "number", "mean Fisher separability from all other classes"),
     "nearest_fisher": ("Fisher, nearest", "number", "Fisher separability from the least separable other class"),
     "boundary_error": ("boundary error", "share", "error of the best straight boundary to the nearest other class"),
@@ -53,7 +55,8 @@ _COLUMNS: dict[str, tuple[str, str, str]] = {
     "average_logit": ("avg. logit", "number", "mean score of this class over its own samples, per unit of weight"),
     "average_margin": ("avg. margin", "number", "MARC's average margin of the class"),
     "sample_angle": ("sample angle", "number", "mean degrees between features and the class's weight vector"),
-    "mr2_gamma": ("MR² γ", "number", "margin MR² would give this class from its spread"),
+    "mr2_gamma": ("MR² γ", "number", "margin MR² would give this class (eq. 1, mean 1), from the second moment of its features"),
+    "mr2_ramp_risk": ("MR² ramp risk", "number", "MR² eq. 9: mean loss, 1 where misclassified, 0 from a logit margin of γ on"),
     "mr2_bound": ("MR² bound", "number", "upper bound on this class's error; above 1 it only compares classes"),
     "mr2_bound_paper": ("MR² bound (paper)", "number", "the same as printed in the paper, which leaves out factors"),
     "elm_pull": ("ELM pull", "number", "mean pull term of ELM over the class's pairs"),
@@ -177,6 +180,21 @@ def group_table(report: AuditReport) -> Table:
     columns = [("ranking", "ranking", "text"), ("third", "group", "text"), ("value", "mean accuracy", "share"),
                ("low", "from", "share"), ("high", "to", "share")]  # fmt: skip
     return _listing("groups", columns, rows)
+
+
+def margin_table(report: AuditReport) -> Table | None:
+    """Output margins of the thirds and the angle of the classifier; None without scores and without a head."""
+    levels = report.margin_levels
+    if levels is None:
+        return None
+    rows: list[Sequence[Any]] = [
+        ("output", group, e.value, e.low, e.high) for group, e in levels.output.items() if math.isfinite(e.value)
+    ]
+    if math.isfinite(levels.classifier):
+        rows.append(("classifier, degrees", "all pairs", levels.classifier, math.nan, math.nan))
+    columns = [("level", "level", "text"), ("third", "group", "text"), ("value", "margin", "number"),
+               ("low", "from", "number"), ("high", "to", "number")]  # fmt: skip
+    return _listing("margins", columns, rows) if rows else None
 
 
 def metric_table(report: AuditReport) -> Table:

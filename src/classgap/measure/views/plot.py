@@ -18,6 +18,7 @@ import numpy as np
 
 from classgap._checks import InputError, one_of
 from classgap.measure.geometry.embedding import Projection, embed
+from classgap.measure.margins import HISTOGRAM_BINS
 
 if TYPE_CHECKING:
     from classgap.measure.comparison import Comparison
@@ -87,6 +88,7 @@ def figures(result: AuditReport | Comparison) -> dict[str, alt.TopLevelMixin]:
         "worst_pairs": worst_pairs(result),
         "spread_accuracy": spread_accuracy(result),
         "margins": margins(result),
+        "max_distances": max_distances(result),
         "reliability": reliability(result),
         "embedding": embedding(result),
     }
@@ -182,22 +184,45 @@ def margins(report: AuditReport) -> alt.TopLevelMixin | None:
     if report.margins is None:
         return None
     found = report.margins.logit
-    middle = (found.edges[:-1] + found.edges[1:]) / 2
+    rows = _distributions(report, "margin", found.edges, found.counts)
+    zero = alt.Chart(_data([{"margin": 0}])).mark_rule(strokeDash=[4, 4]).encode(x="margin:Q")
+    return _sized(alt.layer(_areas(rows, "margin", "logit margin"), zero), height=260)
+
+
+def max_distances(report: AuditReport) -> alt.TopLevelMixin | None:
+    """Distribution of each sample's largest distance within its class, in each third of classes; None without features."""
+    if report.geometry is None or report.samples is None or not report.geometry.spread.largest_norm:
+        return None
+    spread = report.geometry.spread
+    distance = spread.max_distance / spread.largest_norm
+    edges = np.linspace(0.0, max(float(distance.max()), 1e-6), HISTOGRAM_BINS + 1)
+    place = np.clip(np.searchsorted(edges, distance, side="right") - 1, 0, HISTOGRAM_BINS - 1)
+    counts = np.zeros((report.num_classes, HISTOGRAM_BINS), dtype=np.int64)
+    np.add.at(counts, (report.samples.y_true, place), 1)
+    rows = _distributions(report, "distance", edges, counts)
+    return _sized(_areas(rows, "distance", "largest distance within the class, over the longest feature"), height=260)
+
+
+def _distributions(report: AuditReport, key: str, edges: Any, counts: Any) -> Records:
+    """Histograms ``counts`` (K, bins) of the classes, added up in each third, as shares of its samples."""
+    middle = (edges[:-1] + edges[1:]) / 2
     rows: Records = []
     for group in GROUPS:
-        counts = found.counts[report.per_class["group"] == group].sum(axis=0)
-        if counts.sum():
-            shares = counts / counts.sum()
-            rows += [{"group": group, "margin": round(float(m), 4), "share": round(float(s), 5)}
+        total = counts[report.per_class["group"] == group].sum(axis=0)
+        if total.sum():
+            shares = total / total.sum()
+            rows += [{"group": group, key: round(float(m), 4), "share": round(float(s), 5)}
                      for m, s in zip(middle, shares, strict=True)]  # fmt: skip
-    lines = alt.Chart(_data(rows)).mark_area(interpolate="monotone", line={"strokeWidth": 2}, fillOpacity=0.16).encode(
-        alt.X("margin:Q", title="logit margin"),
+    return rows
+
+
+def _areas(rows: Records, key: str, title: str) -> Any:
+    return alt.Chart(_data(rows)).mark_area(interpolate="monotone", line={"strokeWidth": 2}, fillOpacity=0.16).encode(
+        alt.X(f"{key}:Q", title=title),
         alt.Y("share:Q", title="share of the group's samples", stack=None, axis=alt.Axis(format=_PERCENT)),
-        _group_colour(), tooltip=[alt.Tooltip("group:N"), alt.Tooltip("margin:Q", format=".2f"),
+        _group_colour(), tooltip=[alt.Tooltip("group:N"), alt.Tooltip(f"{key}:Q", format=".2f"),
                                   alt.Tooltip("share:Q", format=".1%")],
     )  # fmt: skip
-    zero = alt.Chart(_data([{"margin": 0}])).mark_rule(strokeDash=[4, 4]).encode(x="margin:Q")
-    return _sized(alt.layer(lines, zero), height=260)
 
 
 def reliability(report: AuditReport) -> alt.TopLevelMixin | None:
