@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE / "_ext"))
+# The pages describe the source beside them, whatever is installed; so do the commands that examples start.
+SOURCE = str(HERE.parent / "src")
+sys.path[:0] = [SOURCE, str(HERE / "_ext")]
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (SOURCE, os.environ.get("PYTHONPATH"))))
 
 from saved_figures import SavedFigures
 
