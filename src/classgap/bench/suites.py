@@ -86,7 +86,7 @@ class Suite:
     Attributes:
         about: What question the suite answers, for the head of its page.
         reference: Name of the variant the others are compared with; the first one by default.
-        published: Numbers to set beside the own ones, see :func:`classgap.bench.published.published_tables`.
+        published: Numbers to set beside the own ones, printed by ``classgap bench``.
         data: Folder of the archives that tasks call ``npz:NAME``, used where ``CLASSGAP_DATA`` is not set.
     Example:
         >>> plain = Task("digits", TrainConfig(epochs=1))
