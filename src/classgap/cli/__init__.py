@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 from classgap._checks import InputError
@@ -20,6 +21,12 @@ def main() -> None:
     """Entry point. Input errors are one sentence and exit code 2; anything else is a bug and shows its traceback."""
     from classgap.cli._app import app
 
+    for stream in (
+        sys.stdout,
+        sys.stderr,
+    ):  # a file or pipe on Windows may lack "→" and "Δ": "?" instead of a traceback
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         app()
     except InputError as error:
