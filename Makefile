@@ -11,8 +11,8 @@ JOBS ?= 2
 
 # How `make wheel` gets torch: "link" borrows the one of $(VENV), "install" downloads it, "none" tests only the half without it.
 TORCH ?= link
-# Old typer with new click, which is what pip installs beside it.
-LOWEST_WARNINGS = -W "ignore:'click:DeprecationWarning"
+# Old typer with new click, and the checks of old scikit-learn with new pytest: pip installs them side by side.
+LOWEST_WARNINGS = -W "ignore:'click:DeprecationWarning" -W "ignore:Passing a non-Collection iterable"
 SPHINX = $(PY) -m sphinx -W --keep-going -n -q -d docs/_build/doctrees -b html docs
 
 .PHONY: help install demo test lint types unit test-slow docs check-docs wheel lowest browser clean
