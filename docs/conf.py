@@ -83,6 +83,7 @@ sphinx_gallery_conf = {
     "image_scrapers": (SavedFigures(),),
     "reset_modules": (),
     "capture_repr": ("_repr_html_", "__repr__"),
+    "ignore_repr_types": r"pathlib",  # the path that a call returns after it has written a file
     "default_thumb_file": str(HERE / "_static" / "thumbnail.png"),
     "show_signature": False,
     "show_memory": False,
