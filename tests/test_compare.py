@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 import classgap
+from classgap import Predictions
 from classgap._checks import InputError
-from classgap.measure import Comparison, Estimate, audit_counts, compare_counts, comparing
+from classgap.measure import Comparison, Estimate, compare_counts, comparing
 from classgap.measure.comparing import TITLES
 from classgap.measure.paired import Cells, benjamini_hochberg, class_changes, half_width, mcnemar
 from reference import metrics as reference
@@ -247,7 +248,7 @@ def test_tables_give_the_same_comparison():
     tables = np.zeros((9, 2, 2), dtype=int)
     right = [r.samples.y_pred == Y for r in (before, after)]
     np.add.at(tables, (Y, right[0].astype(int), right[1].astype(int)), 1)
-    counted = [audit_counts(r.confusion.counts, n_boot=100) for r in (before, after)]
+    counted = [classgap.audit(Predictions.from_counts(r.confusion.counts), n_boot=100) for r in (before, after)]
     streamed = compare_counts(*counted, tables, n_boot=100)
     full = compare(before, after)
     np.testing.assert_array_equal(streamed.per_class, full.per_class)
@@ -298,9 +299,10 @@ def test_refusals():
     for other, message in (
         (audit([0, 1], [0, 1]), "same samples, got 3 and 2"),
         (audit([1, 0, 1], [0, 1, 1]), r"y_true differs in 2 of 3 rows \(first: row 0\)"),
-        (audit_counts([[1, 0], [1, 1]]), "audited from counts"),
-        ([], "report of classgap.audit"),
-        (["x"], "report of classgap.audit"),
+        (classgap.audit(Predictions.from_counts([[1, 0], [1, 1]])), "only counts are known"),
+        ([], "side of the comparison is empty"),
+        (["x"], "there is no file x"),
+        ([3], "must be predictions, an audit, a file or a table, got int"),
     ):
         with pytest.raises(InputError, match=message):
             compare(report_, other)
@@ -313,7 +315,7 @@ def test_refusals():
 
 
 def test_refusals_of_tables():
-    report_ = audit_counts([[1, 1], [0, 2]])
+    report_ = classgap.audit(Predictions.from_counts([[1, 1], [0, 2]]))
     good = np.array([[[1, 0], [0, 1]], [[0, 0], [0, 2]]])
     assert compare_counts(report_, report_, good, n_boot=100).verdict.kind == "noise"
     with pytest.raises(InputError, match=r"\(2, 2, 2\) counts"):
@@ -323,7 +325,7 @@ def test_refusals_of_tables():
     with pytest.raises(InputError, match="do not add up to the counts of after"):
         compare_counts(report_, report_, np.array([[[0, 1], [0, 1]], [[0, 0], [0, 2]]]))
     with pytest.raises(InputError, match="same classes"):
-        compare_counts(report_, audit_counts([[1, 1], [0, 2]], ["x", "y"]), good)
+        compare_counts(report_, classgap.audit(Predictions.from_counts([[1, 1], [0, 2]], ["x", "y"])), good)
 
 
 def test_an_interval_that_does_not_decide_is_marked():

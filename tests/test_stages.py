@@ -157,17 +157,15 @@ def test_marc_as_a_stage_is_equation_11_by_the_papers_steps(tmp_path: Path) -> N
 @pytest.mark.parametrize("method", ["cross_entropy", "dbm"])  # a linear head and a cosine one
 def test_average_margins_after_marc_are_the_calibrated_ones(tmp_path: Path, method: str) -> None:
     """ω d + β (eq. 8) with the norms of the head before calibration, not the margins of the folded head."""
-    from classgap.measure.files.tables import audit_predictions, read_predictions
-
     run(tmp_path, "stage=marc", f"method={method}", *LONG_TAIL)
     marc: Any = posthoc.load(tmp_path)
     with np.load(tmp_path / "stage1" / "predictions_test.npz") as before:
         scores, y, weight = before["scores"], before["y_true"], before["weight"]
     norms = np.linalg.norm(weight, axis=1)  # of a cosine head: its scale
     expected = reference.marc_margins(scores, y, norms, marc.omega_, marc.beta_)
-    report = audit_predictions(read_predictions([tmp_path / "predictions_test.npz"]))
+    report = classgap.audit(tmp_path / "predictions_test.npz")
     np.testing.assert_allclose(report.per_class["average_margin"], expected, rtol=1e-3, atol=1e-4)
-    stage1 = audit_predictions(read_predictions([tmp_path / "stage1" / "predictions_test.npz"]))
+    stage1 = classgap.audit(tmp_path / "stage1" / "predictions_test.npz")
     assert stage1.samples is not None
     assert stage1.samples.margin_norms is None
 

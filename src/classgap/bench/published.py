@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from classgap._arrays import divide
 from classgap._checks import InputError
 from classgap.bench.jobs import job_key
 from classgap.bench.render import Table
 from classgap.bench.select import RULES, Rule
 from classgap.bench.suites import Published, Suite, Task, Variant
-from classgap.measure.classwise import divide
 from classgap.measure.groups import FREQUENCIES, THIRDS, by_frequency
 from classgap.measure.metrics import evaluate
 

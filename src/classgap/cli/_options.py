@@ -10,7 +10,7 @@ import typer
 _WHAT, _RUN, _OUT = "What is in the file", "How to measure", "What to write"
 
 True_ = Annotated[
-    str | None, typer.Option("--true", metavar="COL", help="Column (array) of true labels.", rich_help_panel=_WHAT)
+    str | None, typer.Option("--true", metavar="COL", help="Column (or array) of true labels.", rich_help_panel=_WHAT)
 ]
 Pred = Annotated[
     str | None, typer.Option("--pred", metavar="COL", help="Column of predicted labels.", rich_help_panel=_WHAT)
@@ -33,7 +33,7 @@ Features = Annotated[
 Names = Annotated[
     Path | None,
     typer.Option(
-        "--names", metavar="FILE", help="Class names in index order: one a line, or JSON.", rich_help_panel=_WHAT
+        "--names", metavar="FILE", help="Class names in class order: one per line, or JSON.", rich_help_panel=_WHAT
     ),
 ]
 TrainCounts = Annotated[
@@ -41,7 +41,7 @@ TrainCounts = Annotated[
     typer.Option(
         "--train-counts",
         metavar="FILE",
-        help="Training samples a class: CSV of class,count with a header, or JSON.",
+        help="Training samples of each class: CSV of class,count with a header, or JSON.",
         rich_help_panel=_WHAT,
     ),
 ]
@@ -50,25 +50,25 @@ Id = Annotated[
     typer.Option(
         "--id",
         metavar="COL",
-        help="Column that tells samples apart, when the files are in different order.",
+        help="Column of sample ids, for files in different order.",
         rich_help_panel=_WHAT,
     ),
 ]
-Confidence = Annotated[float, typer.Option(help="Of all intervals.", rich_help_panel=_RUN)]
-Seed = Annotated[int, typer.Option(help="Of everything simulated.", rich_help_panel=_RUN)]
+Confidence = Annotated[float, typer.Option(help="Confidence level of the intervals.", rich_help_panel=_RUN)]
+Seed = Annotated[int, typer.Option(help="Random seed.", rich_help_panel=_RUN)]
 FailIf = Annotated[
     list[str] | None,
     typer.Option(
         "--fail-if",
         metavar="EXPR",
-        help="Exit with 1 and the reason if this holds, e.g. 'hard < 0.6'. Repeatable.",
+        help="Exit with code 1 and the reason if this condition holds, e.g. 'hard < 0.6'. Repeatable.",
         rich_help_panel=_RUN,
     ),
 ]
 Out = Annotated[
     Path | None,
     typer.Option(
-        metavar="DIR", help="Write report.html, report.md, report.json and figures/ there.", rich_help_panel=_OUT
+        metavar="DIR", help="Folder for report.html, report.md, report.json and figures/.", rich_help_panel=_OUT
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the JSON report and nothing else.", rich_help_panel=_OUT)]

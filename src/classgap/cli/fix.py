@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.table import Table
 
+    from classgap import Predictions
     from classgap.measure import Comparison
-    from classgap.measure.files.tables import Predictions
     from classgap.posthoc._repair import Repair
 
 
@@ -81,13 +81,14 @@ def fix(
     predictions.csv        labels before and after
     If no method helps beyond noise, only the reports are written.
     """
+    from classgap import Columns, Predictions
     from classgap.cli._output import console, working, write_report
-    from classgap.measure.files.tables import Columns, read_names, read_predictions, read_train_counts
     from classgap.posthoc._figure import frontier
     from classgap.posthoc._repair import repair
+    from classgap.predictions import read_names, read_train_counts
 
     with working("reading"):
-        found = read_predictions(
+        found = Predictions.read(
             files,
             Columns(true=true, scores=scores, features=features),
             class_names=None if names is None else read_names(names),
@@ -132,8 +133,8 @@ def _evidence(found: Predictions) -> Any:
     import numpy as np
 
     from classgap._checks import InputError
-    from classgap.measure.inputs import read_scores
     from classgap.posthoc._evidence import Evidence
+    from classgap.predictions.arrays import read_scores
 
     scores, features = found.scores, found.features
     if scores is None or found.y_true is None:

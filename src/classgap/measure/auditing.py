@@ -10,17 +10,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from classgap import _checks
+from classgap._arrays import Float64s, Ints, divide, row_blocks
 from classgap.measure import bounds, calibration, geometry, groups, margins
 from classgap.measure.causes import diagnosis
-from classgap.measure.classwise import Float64s, Ints, divide, row_blocks
-from classgap.measure.confusion import Confusion
 from classgap.measure.groups import FREQUENCIES, THIRDS, Remainder
-from classgap.measure.inputs import Head, read_head, read_labels, read_names, read_scores, read_train_counts
 from classgap.measure.intervals import mean_interval, observed_intervals, wilson, z_value
 from classgap.measure.metrics import CORRECTED, FROM_ACCURACY
 from classgap.measure.noise import corrected, homogeneity
-from classgap.measure.report import AuditReport, Estimate, Homogeneity, MarginLevels, Samples
+from classgap.measure.report import AuditReport, Estimate, Homogeneity, MarginLevels
 from classgap.measure.views.plain import percent, structured
+from classgap.predictions import Confusion, Predictions
+from classgap.predictions.predictions import as_predictions
 
 Reference = AuditReport | Sequence[float] | NDArray[Any]
 
@@ -46,12 +46,12 @@ class _Options:
 
 
 def audit(
-    y_true: ArrayLike,
+    y_true: Any,
     y_pred: ArrayLike | None = None,
     *,
     scores: ArrayLike | None = None,
     features: ArrayLike | None = None,
-    head: Head | None = None,
+    head: Any = None,
     margin_norms: ArrayLike | None = None,
     class_names: Sequence[str] | None = None,
     train_counts: ArrayLike | Mapping[str, int] | None = None,
@@ -67,7 +67,8 @@ def audit(
     """Which classes fail, is it real, and why.
 
     Args:
-        y_true: True labels: class indices, names or booleans.
+        y_true: True labels (class indices, names or booleans), or what holds them with all the rest: a
+            :class:`~classgap.Predictions`, the path of a prediction file, or a pandas, polars or Arrow table.
         y_pred: Predicted labels; without them the highest score decides.
         scores: ``(n, K)`` logits or probabilities, columns in class order.
         features: ``(n, d)`` input of the last layer.
@@ -76,72 +77,35 @@ def audit(
             measured with these (its eq. 8); files written by ``stage=marc`` hold them.
         class_names: Names in class order. Labels that are numbers are then indices into them.
         train_counts: Training samples of each class, in class order or by name.
-        confidence: Of all intervals.
-        seed: Of everything simulated.
+        confidence: Confidence level of the intervals.
+        seed: Random seed.
         scores_kind: What ``scores`` are; ``"auto"`` takes rows that sum to 1 for probabilities.
-        reference: Another report, or one number a class, whose order defines the thirds of ``groups["reference"]``.
+        reference: Another report, or one number per class, whose order defines the thirds of ``groups["reference"]``.
         n_boot: Bootstrap replicates.
-        remainder: Which thirds get the classes left over when K is not a multiple of 3.
+        remainder: Which thirds get the remaining classes when K is not a multiple of 3.
         few, many: A class with fewer than ``few`` training samples is "few", with more than ``many`` "many".
     Example:
         >>> report = audit(["cat", "cat", "dog", "dog"], ["cat", "dog", "dog", "dog"])
         >>> report.overall.value, report.per_class["accuracy"].tolist()
         (0.75, [0.5, 1.0])
-    """
-    options = _Options(confidence, seed, n_boot, remainder, few, many)
-    matrix, kind = read_scores(scores, scores_kind)
-    labels = read_labels(y_true, y_pred, matrix, class_names, train_counts)
-    samples = _samples(labels.y_true, labels.y_pred, matrix, kind, features, head, margin_norms, len(labels.classes))
-    confusion = Confusion.from_codes(labels.y_true, labels.y_pred, len(labels.classes))
-    return _assemble(confusion, labels.classes, labels.train_counts, reference, options, samples, labels.notes)
-
-
-def audit_counts(
-    counts: Any,
-    class_names: Sequence[str] | None = None,
-    *,
-    train_counts: ArrayLike | Mapping[str, int] | None = None,
-    confidence: float = 0.95,
-    seed: int = 0,
-    reference: Reference | None = None,
-    n_boot: int = 1000,
-    remainder: Remainder = "first",
-    few: int = 20,
-    many: int = 100,
-) -> AuditReport:
-    """The same from a K×K matrix of counts (rows true, columns predicted; dense or SciPy sparse), without the samples.
-
-    Example:
-        >>> audit_counts([[8, 2], [1, 9]], ["cat", "dog"]).worst.value
+        >>> from classgap import Predictions
+        >>> audit(Predictions.from_counts([[8, 2], [1, 9]], ["cat", "dog"])).worst.value
         0.8
     """
     options = _Options(confidence, seed, n_boot, remainder, few, many)
-    confusion = counts if isinstance(counts, Confusion) else Confusion.from_counts(counts)
-    if confusion.num_samples == 0:
-        raise _checks.InputError("counts are all 0; there is nothing to audit")
-    classes = read_names(class_names, confusion.num_classes)
-    trained = None if train_counts is None else read_train_counts(train_counts, classes)
-    return _assemble(confusion, classes, trained, reference, options, None, ())
-
-
-def _samples(
-    y_true: Ints,
-    y_pred: Ints,
-    scores: Any,
-    kind: Any,
-    features: Any,
-    head: Head | None,
-    margin_norms: Any,
-    num_classes: int,
-) -> Samples:
-    if features is not None:
-        features = _checks.float_matrix("features", features, rows=len(y_true))
-    width = None if features is None else features.shape[1]
-    weight, bias = (None, None) if head is None else read_head(head, num_classes, width)
-    if margin_norms is not None and weight is None:
-        raise _checks.InputError("margin_norms needs head beside it, the last layer; pass both or neither")
-    norms = None if margin_norms is None else _checks.as_numpy(margin_norms)
-    return Samples(y_true, y_pred, scores, kind, features, weight, bias, norms)
+    found = as_predictions(
+        y_true,
+        y_pred,
+        scores=scores,
+        scores_kind=scores_kind,
+        features=features,
+        head=head,
+        margin_norms=margin_norms,
+        class_names=class_names,
+        train_counts=train_counts,
+    )
+    samples = found if found.has_rows else None
+    return _assemble(found.confusion, found.classes, found.train_counts, reference, options, samples, found.notes)
 
 
 def _assemble(
@@ -150,7 +114,7 @@ def _assemble(
     train_counts: Ints | None,
     reference: Reference | None,
     options: _Options,
-    samples: Samples | None,
+    samples: Predictions | None,
     notes: tuple[str, ...],
 ) -> AuditReport:
     rng = np.random.default_rng(options.seed)
@@ -259,7 +223,7 @@ def _columns(
     classes: tuple[str, ...],
     group: Ints,
     train_counts: Ints | None,
-    samples: Samples | None,
+    samples: Predictions | None,
     confidence: float,
 ) -> dict[str, NDArray[Any]]:
     accuracy = confusion.accuracy
@@ -292,7 +256,7 @@ def _top5(scores: NDArray[Any], y_true: Ints, support: Ints) -> Float64s:
     return divide(hits, support)
 
 
-def _sections(samples: Samples | None, num_classes: int) -> dict[str, Any]:
+def _sections(samples: Predictions | None, num_classes: int) -> dict[str, Any]:
     sections: dict[str, Any] = dict.fromkeys(("margins", "calibration", "geometry", "bounds"))
     if samples is None:
         return sections
@@ -337,7 +301,7 @@ def _diagnoses(
     confusion: Confusion,
     classes: tuple[str, ...],
     group: Ints,
-    samples: Samples | None,
+    samples: Predictions | None,
     shape: geometry.Geometry | None,
     train_counts: Ints | None,
 ) -> tuple[diagnosis.Diagnosis, ...]:
@@ -349,7 +313,7 @@ def _diagnoses(
         classes,
         y_true=None if samples is None else samples.y_true,
         scores=None if samples is None else samples.scores,
-        kind=None if samples is None else samples.scores_kind,  # type: ignore[arg-type]
+        kind=None if samples is None else samples.scores_kind,
         geometry=shape,
         train_counts=train_counts,
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from classgap import _checks
-from classgap.measure.classwise import (
+from classgap._arrays import (
     Float64s,
     Floats,
     Ints,
@@ -25,7 +25,7 @@ from classgap.measure.classwise import (
     row_blocks,
     rows_of_classes,
 )
-from classgap.measure.geometry.summary import check_head
+from classgap.predictions.arrays import check_head
 
 NORMS = (1.0, 2.0, 3.0, math.inf)
 # ELM's pull term of a larger class is averaged over these many of its samples, evenly spaced; all samples are partners.

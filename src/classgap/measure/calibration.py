@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from classgap import _checks
-from classgap.measure.classwise import Float64s, Floats, Ints, class_means, divide, group_sums, row_blocks
+from classgap._arrays import Float64s, Floats, Ints, class_means, divide, group_sums, row_blocks
 
 
 @dataclass(frozen=True, eq=False)

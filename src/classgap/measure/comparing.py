@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from classgap import _checks
+from classgap._arrays import Ints, divide
 from classgap._checks import InputError
 from classgap.measure import groups
-from classgap.measure.classwise import Ints, divide
+from classgap.measure.auditing import audit
 from classgap.measure.comparison import Change, Comparison, Verdict
 from classgap.measure.groups import THIRDS, Remainder
 from classgap.measure.paired import (
@@ -24,29 +26,41 @@ from classgap.measure.paired import (
 )
 from classgap.measure.report import AuditReport, Estimate
 from classgap.measure.views.plain import points, structured
+from classgap.predictions import Columns, Predictions, Progress, align
+from classgap.predictions.files import count_two_tables
+from classgap.predictions.frames import is_frame
 
-Reports = AuditReport | Sequence[AuditReport]
+Side = Any
+"""Predictions, an audit, the path of a prediction file or a table; or a sequence of one of these, one per training seed."""
 
 
 def compare(
-    before: Reports,
-    after: Reports,
+    before: Side,
+    after: Side,
     *,
+    columns: Columns | None = None,
+    class_names: Sequence[str] | None = None,
     confidence: float | None = None,
     seed: int = 0,
     reference: ArrayLike | None = None,
     n_boot: int = 1000,
     remainder: Remainder = "first",
+    progress: Progress | None = None,
 ) -> Comparison:
-    """Did it get better, for whom, and at whose cost.
+    """Which classes improved or got worse between two models, with significance.
 
     Args:
-        before, after: One audit each, or one per training seed; all of the same samples in the same order.
-        confidence: Of all intervals; that of the first report unless given. False discoveries are held to the rest.
-        seed: Of everything simulated.
-        reference: One number a class whose order defines the thirds of ``groups["reference"]``, from other data; without
+        before, after: Predictions, audits, prediction files (as paths) or tables of the same samples: one each, or a sequence
+            with one per training seed. Rows are matched by ``columns.id`` where it is given, otherwise by their order.
+        columns: Names of the columns or arrays in files and tables; what is left open is guessed.
+        class_names: Names in class order, for files and tables.
+        confidence: Confidence level of the intervals; that of the first audit unless given. The false discovery rate is
+            held at the complement.
+        seed: Random seed.
+        reference: One number per class whose order defines the thirds of ``groups["reference"]``, from other data; without
             it the accuracies *before* rank the classes.
         n_boot: Bootstrap replicates.
+        progress: Called with (rows done, rows in total) while tables are counted.
     Example:
         >>> from classgap import audit
         >>> y = [0, 0, 0, 1, 1, 1] * 20
@@ -54,12 +68,65 @@ def compare(
         >>> c.verdict.kind, round(float(c.per_class["delta"][1]), 2)
         ('closed', 0.33)
     """
-    sides = _reports("before", before), _reports("after", after)
+    options: dict[str, Any] = {"confidence": confidence, "seed": seed, "reference": reference}
+    options |= {"n_boot": n_boot, "remainder": remainder}
+    given = _several(before), _several(after)
+    columns = columns or Columns()
+    if len(given[0]) == len(given[1]) == 1 and all(isinstance(side[0], (str, Path)) for side in given):
+        counted = count_two_tables(given[0][0], given[1][0], columns, class_names=class_names, progress=progress)
+        if counted is not None:
+            reports = [audit(found, confidence=confidence or 0.95, seed=seed) for found in counted[:2]]
+            return compare_counts(reports[0], reports[1], counted[2], **options)
+    read = [[_read(run, columns, class_names) for run in side] for side in given]
+    sides = _audited(read[0], read[1], confidence or 0.95, seed)
     classes = _common_classes(sides[0] + sides[1])
     y_true, predictions = _same_samples(sides[0] + sides[1], classes)
     split = len(sides[0])
     cells = Cells.from_samples(y_true, predictions[:split], predictions[split:], len(classes))
     return _assemble(sides, classes, cells, confidence, seed, reference, n_boot, remainder)
+
+
+def _several(side: Side) -> list[Any]:
+    """One side of a comparison as a list of runs."""
+    runs = list(side) if isinstance(side, (list, tuple)) else [side]
+    if not runs:
+        raise InputError("a side of the comparison is empty; pass predictions, an audit, or a sequence of them")
+    return runs
+
+
+def _read(run: Any, columns: Columns, class_names: Sequence[str] | None) -> AuditReport | Predictions:
+    if isinstance(run, (AuditReport, Predictions)):
+        return run
+    if isinstance(run, (str, Path)):
+        return Predictions.read(run, columns, class_names=class_names, rows=True)
+    if is_frame(run):
+        return Predictions.from_frame(run, columns, class_names=class_names)
+    raise InputError(
+        f"a side of a comparison must be predictions, an audit, a file or a table, got {type(run).__name__}; "
+        "pass audit(y_true, y_pred) for arrays"
+    )
+
+
+def _audited(
+    before: Sequence[AuditReport | Predictions],
+    after: Sequence[AuditReport | Predictions],
+    confidence: float,
+    seed: int,
+) -> tuple[tuple[AuditReport, ...], tuple[AuditReport, ...]]:
+    """Audits of both sides; predictions with sample ids are brought into one order first."""
+    runs = [*before, *after]
+    if all(isinstance(run, Predictions) for run in runs):
+        runs = list(align([run for run in runs if isinstance(run, Predictions)]))
+    reports = tuple(
+        run if isinstance(run, AuditReport) else audit(run.labels_only(), confidence=confidence, seed=seed)
+        for run in runs
+    )
+    for report in reports:
+        if report.samples is None:
+            raise InputError(
+                "predictions of which only counts are known cannot be paired; pass the samples, or use compare_counts"
+            )
+    return reports[: len(before)], reports[len(before) :]
 
 
 def compare_counts(
@@ -92,18 +159,6 @@ def compare_counts(
     return _assemble(((before,), (after,)), before.classes, cells, confidence, seed, reference, n_boot, remainder)
 
 
-def _reports(name: str, given: Reports) -> tuple[AuditReport, ...]:
-    reports = (given,) if isinstance(given, AuditReport) else tuple(given)
-    if not reports or not all(isinstance(report, AuditReport) for report in reports):
-        raise InputError(f"{name} must be a report of classgap.audit, or a sequence of them (one per seed)")
-    for report in reports:
-        if report.samples is None:
-            raise InputError(
-                f"{name} was audited from counts, which cannot be paired; audit the samples, or use compare_counts"
-            )
-    return reports
-
-
 def _common_classes(reports: Sequence[AuditReport]) -> tuple[str, ...]:
     """All class names; a class one model never predicts may be unknown to its report."""
     return tuple(dict.fromkeys(name for report in reports for name in report.classes))
@@ -115,7 +170,7 @@ def _same_samples(reports: Sequence[AuditReport], classes: tuple[str, ...]) -> t
     predictions = []
     for report in reports:
         samples = report.samples
-        assert samples is not None  # checked by _reports
+        assert samples is not None  # checked by _audited
         code = np.array([place[name] for name in report.classes])
         truth = code[samples.y_true]
         if y_true is None:

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap.measure.classwise import Float64s, Ints, divide
+from classgap._arrays import Float64s, Ints, divide
 
 THIRDS = ("easy", "medium", "hard")
 FREQUENCIES = ("many", "medium", "few")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from classgap.measure.classwise import BLOCK_ENTRIES, Float64s, Ints, divide
+from classgap._arrays import BLOCK_ENTRIES, Float64s, Ints, divide
 from classgap.measure.groups import Remainder
 from classgap.measure.metrics import evaluate
 from classgap.measure.noise import Spread

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from classgap import _checks
-from classgap.measure.classwise import Float64s, Floats, Ints, class_means, row_blocks, rows_of_classes
+from classgap._arrays import Float64s, Floats, Ints, class_means, row_blocks, rows_of_classes
 
 ScoreKind = Literal["logits", "probabilities"]
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)

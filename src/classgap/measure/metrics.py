@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from classgap.measure.classwise import Float64s
+from classgap._arrays import Float64s
 from classgap.measure.groups import THIRDS, Remainder, third_sizes
 
 

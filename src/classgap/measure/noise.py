@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap.measure.classwise import BLOCK_ENTRIES, Float64s, Ints
+from classgap._arrays import BLOCK_ENTRIES, Float64s, Ints
 from classgap.measure.groups import Remainder
 from classgap.measure.metrics import CORRECTED, evaluate
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap.measure.classwise import Float64s, Ints, divide, group_sums
+from classgap._arrays import Float64s, Ints, divide, group_sums
 from classgap.measure.groups import Remainder
 from classgap.measure.intervals import replicate_blocks
 from classgap.measure.metrics import FROM_ACCURACY, evaluate

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap.measure.confusion import Confusion
 from classgap.measure.groups import RANKINGS
 from classgap.measure.metrics import label
 from classgap.measure.views import notebook
@@ -23,6 +22,7 @@ from classgap.measure.views.plain import (
     percent,
     records,
 )
+from classgap.predictions import Confusion, Predictions
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,20 +78,6 @@ class MarginLevels:
 
 
 @dataclass(frozen=True, eq=False)
-class Samples:
-    """The arrays an audit was made from; labels are class indices. Absent inputs are None."""
-
-    y_true: NDArray[np.int64]
-    y_pred: NDArray[np.int64]
-    scores: NDArray[np.floating[Any]] | None = None
-    scores_kind: str | None = None
-    features: NDArray[np.floating[Any]] | None = None
-    weight: NDArray[np.floating[Any]] | None = None
-    bias: NDArray[np.floating[Any]] | None = None
-    margin_norms: NDArray[np.floating[Any]] | None = None
-
-
-@dataclass(frozen=True, eq=False)
 class AuditReport:
     """Which classes fail, and whether it is real. Made by :func:`classgap.audit`; views are methods.
 
@@ -106,7 +92,7 @@ class AuditReport:
         homogeneity: Whether the differences between classes exceed sampling noise.
         verdict: The same in one sentence.
         margin_levels: Output margins of the thirds and the angle of the classifier; None without scores and without a head.
-        samples: The arrays audited; None when only counts were given.
+        samples: The predictions audited; None when only counts were given.
         notes: What a reader must know, e.g. that a class has no samples.
     """
 
@@ -126,7 +112,7 @@ class AuditReport:
     bounds: Bounds | None = None
     margin_levels: MarginLevels | None = None
     diagnoses: tuple[Diagnosis, ...] = ()
-    samples: Samples | None = None
+    samples: Predictions | None = None
     notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:

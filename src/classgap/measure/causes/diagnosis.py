@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from classgap import _checks
+from classgap._arrays import Float64s, Floats, Ints
 from classgap.measure.causes import evidence
 from classgap.measure.causes.evidence import Cause, CauseKind, Evidence, Outcome, percent
-from classgap.measure.classwise import Float64s, Floats, Ints
 from classgap.measure.geometry.summary import Geometry
 from classgap.measure.margins import ScoreKind
 

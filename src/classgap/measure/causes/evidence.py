@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap.measure.classwise import Float64s, Ints, divide
+from classgap._arrays import Float64s, Ints, divide
 from classgap.measure.geometry.angles import angles_between
 from classgap.measure.geometry.fisher import smallest
 from classgap.measure.geometry.spread import Spread

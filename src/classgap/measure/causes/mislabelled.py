@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from classgap._arrays import Float64s, Floats, Ints, divide, group_sums, log_sum_exp, row_blocks
 from classgap.measure.causes.evidence import Cause, Evidence, percent
-from classgap.measure.classwise import Float64s, Floats, Ints, divide, group_sums, log_sum_exp, row_blocks
 from classgap.measure.margins import ScoreKind
 
 # A label is suspect when the model gives it at most this share of the confidence usual for its class …

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from classgap.measure.classwise import Float64s, Floats, Ints, row_blocks
+from classgap._arrays import Float64s, Floats, Ints, row_blocks
 
 NAN = float("nan")
 

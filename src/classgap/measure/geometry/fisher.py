@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from classgap import _checks
-from classgap.measure.classwise import (
+from classgap._arrays import (
     Float64s,
     Floats,
     Ints,

@@ -6,16 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from classgap.measure.classwise import (
-    Float64s,
-    Floats,
-    Ints,
-    class_blocks,
-    class_means,
-    divide,
-    group_sums,
-    row_blocks,
-)
+from classgap._arrays import Float64s, Floats, Ints, class_blocks, class_means, divide, group_sums, row_blocks
 
 # The sample farthest from another one of its class is sought among these many samples farthest from the class mean: exact for
 # classes up to this size; in larger ones a distance is too short where the farthest partner is not among them.

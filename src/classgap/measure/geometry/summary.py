@@ -7,11 +7,12 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from classgap import _checks
-from classgap.measure.classwise import Float64s, Floats, Ints, class_means, divide, rows_of_classes
+from classgap._arrays import Float64s, Floats, Ints, class_means, divide, rows_of_classes
 from classgap.measure.geometry.angles import Angles, HeadGeometry, angles_between, describe_head
 from classgap.measure.geometry.collapse import Collapse, neural_collapse
 from classgap.measure.geometry.fisher import MAX_WIDTH, Fisher, fisher_separability, smallest
 from classgap.measure.geometry.spread import ANCHORS, Spread, measure_spread
+from classgap.predictions.arrays import check_head
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,12 +145,6 @@ def describe(
         else describe_head(features, y_true, rows, means, *head, margin_norms=norms, average_logit=own),
         notes=_notes(fisher, spread.support),
     )
-
-
-def check_head(weight: Floats, bias: Floats | None, num_classes: int, width: int) -> tuple[Float64s, Float64s]:
-    """The head as float64 ``(weight, bias)``, a missing bias as zeros."""
-    matrix = _checks.float_matrix("weight", weight, rows=num_classes, columns=width).astype(np.float64)
-    return matrix, np.zeros(num_classes) if bias is None else _checks.float_vector("bias", bias, length=num_classes)
 
 
 def _positive_norms(norms: Floats, num_classes: int) -> Float64s:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from classgap.measure.causes.diagnosis import Cause
     from classgap.measure.comparison import Comparison
-    from classgap.measure.confusion import Confusion
     from classgap.measure.report import AuditReport, Estimate
+    from classgap.predictions.confusion import Confusion
 
 Charts: TypeAlias = "Mapping[str, alt.TopLevelMixin]"
 _TILES = ("overall", "balanced", "easy", "medium", "hard", "worst", "worst_decile", "gap")
@@ -197,7 +197,7 @@ def _pooled_confusion(comparison: Comparison) -> Confusion:
     """Counts of all runs after, in the comparison's class order (a run may not know every class)."""
     from scipy.sparse import coo_array
 
-    from classgap.measure.confusion import Confusion
+    from classgap.predictions.confusion import Confusion
 
     place = {name: k for k, name in enumerate(comparison.classes)}
     shape = (len(place), len(place))

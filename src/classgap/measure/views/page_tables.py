@@ -13,8 +13,8 @@ from classgap.measure.metrics import METRICS, label
 
 if TYPE_CHECKING:
     from classgap.measure.comparison import Comparison
-    from classgap.measure.confusion import Confusion
     from classgap.measure.report import AuditReport
+    from classgap.predictions.confusion import Confusion
 
 Table = dict[str, Any]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,55 +11,39 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from classgap._arrays import Ints
 from classgap._checks import InputError
-from classgap.measure.classwise import Ints
-from classgap.measure.confusion import Confusion, ConfusionCounter
-from classgap.measure.files.columns import Columns, pick, pick_wide
-from classgap.measure.files.labels import LabelCoder, resolve_classes
+from classgap.predictions.columns import Columns, Found, find_columns, pick
+from classgap.predictions.confusion import Confusion, ConfusionCounter
+from classgap.predictions.labels import LabelCoder, resolve_classes
+from classgap.predictions.predictions import Progress
 
-Progress = Callable[[int, int], None]
 BATCH_ROWS = 2_000_000
 
 
 @dataclass(frozen=True, eq=False)
-class Frame:
+class Table:
     """A table not yet read, and what its columns are."""
 
     data: pl.LazyFrame
-    true: str
-    pred: str | None
-    scores: list[str]
-    features: list[str]
-    id: str | None
-    spelled: list[str] | None
-    source: Path
+    columns: Found
 
     @property
     def countable(self) -> bool:
-        """Whether labels are all there is to read, so that rows can be counted as they stream."""
-        return self.pred is not None and not (self.scores or self.features or self.id)
+        """Whether labels are all there is to read, so that rows can be counted while they are read."""
+        found = self.columns
+        return found.pred is not None and not (found.scores or found.features or found.id)
+
+    @property
+    def labels(self) -> tuple[str, str]:
+        """Names of the columns of true and predicted labels."""
+        return self.columns.true, str(self.columns.pred)
 
 
-def open_table(files: Sequence[Path], kind: str, columns: Columns) -> Frame:
+def open_table(files: Sequence[Path], kind: str, columns: Columns) -> Table:
     """Find the columns of a table in one or more files."""
     data = _scan(files, kind, columns)
-    available = data.collect_schema().names()
-    true = pick("true", columns.true, available)
-    pred = pick("pred", columns.pred, available)
-    scores, spelled = pick_wide("scores", columns.scores, available)
-    features, _ = pick_wide("features", columns.features, available)
-    require_labels(true is not None, pred is not None or bool(scores), files[0], available)
-    sample_id = pick("id", columns.id, available) if columns.id else None
-    return Frame(data, str(true), pred, scores, features, sample_id, spelled, files[0])
-
-
-def require_labels(has_true: bool, has_predictions: bool, file: Path, available: Sequence[str]) -> None:
-    """Refuse a file in which nothing looks like labels."""
-    holds = f"{file} holds {', '.join(map(repr, available)) or 'nothing'}"
-    if not has_true:
-        raise InputError(f"no column looks like the true label; name it with --true ({holds})")
-    if not has_predictions:
-        raise InputError(f"no column looks like predictions or scores; name them with --pred or --scores ({holds})")
+    return Table(data, find_columns(data.collect_schema().names(), columns, str(files[0])))
 
 
 def _scan(files: Sequence[Path], kind: str, columns: Columns) -> pl.LazyFrame:
@@ -84,33 +68,32 @@ def _scan(files: Sequence[Path], kind: str, columns: Columns) -> pl.LazyFrame:
 
 
 def count_rows(
-    frame: Frame, names: list[str] | None, progress: Progress | None
-) -> tuple[tuple[str, ...], Confusion, int]:
-    """Class names, confusion counts and number of rows of a countable table."""
-    labels = frame.data.select(_label(frame, frame.true), _label(frame, str(frame.pred)))
-    labels, classes, coders = _coded(labels, names)
-    total = _height(labels)
+    table: Table, names: Sequence[str] | None, progress: Progress | None
+) -> tuple[tuple[str, ...], Confusion, tuple[str, ...]]:
+    """Class names, confusion counts and notes of a countable table."""
+    labels = table.data.select(_label(table, name) for name in table.labels)
+    labels, classes, coders, notes = _coded(labels, names)
     counter = ConfusionCounter(len(classes))
-    for true, pred in _walk(labels, coders, total, progress):
+    for true, pred in _walk(labels, coders, _height(labels), progress):
         counter.add(true, pred)
-    return classes, counter.result(), total
+    return classes, counter.result(), notes
 
 
 def count_pairs(
-    before: Frame, after: Frame, names: list[str] | None, progress: Progress | None
+    before: Table, after: Table, names: Sequence[str] | None, progress: Progress | None
 ) -> tuple[tuple[str, ...], Confusion, Confusion, Ints]:
     """Class names, both confusions and, per class, the 2×2 table of (before right, after right), row beside row."""
     sides = {"before": before, "after": after}
     parts = [
-        frame.data.select(_label(frame, name).alias(f"{name} ({side})") for name in (frame.true, str(frame.pred)))
-        for side, frame in sides.items()
+        table.data.select(_label(table, name).alias(f"{name} ({side})") for name in table.labels)
+        for side, table in sides.items()
     ]
     heights = [_height(part) for part in parts]
     if heights[0] != heights[1]:
         raise InputError(
             f"before has {heights[0]:,} rows and after {heights[1]:,}; they must be predictions for the same samples"
         )
-    labels, classes, coders = _coded(pl.concat(parts, how="horizontal"), names)
+    labels, classes, coders, _ = _coded(pl.concat(parts, how="horizontal"), names)
     counters = ConfusionCounter(len(classes)), ConfusionCounter(len(classes))
     tables = np.zeros(4 * len(classes), dtype=np.int64)
     different = 0
@@ -128,24 +111,27 @@ def count_pairs(
     return classes, counters[0].result(), counters[1].result(), tables.reshape(-1, 2, 2)
 
 
-def _label(frame: Frame, name: str) -> pl.Expr:
+def _label(table: Table, name: str) -> pl.Expr:
     """The label column as integers, floats or strings, whatever it is stored as."""
-    dtype, column = frame.data.collect_schema()[name], pl.col(name)
+    dtype, column = table.data.collect_schema()[name], pl.col(name)
     if dtype == pl.Boolean or dtype.is_integer():
         return column.cast(pl.Int64)
     return column if dtype.is_float() or dtype == pl.String else column.cast(pl.String)
 
 
-def _coded(labels: pl.LazyFrame, names: list[str] | None) -> tuple[pl.LazyFrame, tuple[str, ...], list[LabelCoder]]:
+def _coded(
+    labels: pl.LazyFrame, names: Sequence[str] | None
+) -> tuple[pl.LazyFrame, tuple[str, ...], list[LabelCoder], tuple[str, ...]]:
     """Classes and coders of all columns. Text is looked up by polars: NumPy only sees positions in the distinct labels."""
     columns = labels.collect_schema().names()
     distinct = [(name, _distinct(labels, name)) for name in columns]
-    classes, coders = resolve_classes([(name, values.to_numpy()) for name, values in distinct], names=names)
+    raw = [(f"column {name!r}", values.to_numpy()) for name, values in distinct]
+    classes, coders, notes = resolve_classes(raw, names=names, option="--names")
     for i, (name, values) in enumerate(distinct):
         if values.dtype == pl.String:
             labels = labels.with_columns(pl.col(name).cast(pl.Enum(values)).to_physical())
             coders[i] = LabelCoder(np.arange(values.len()), coders[i].codes)
-    return labels, classes, coders
+    return labels, classes, coders, notes
 
 
 def _distinct(labels: pl.LazyFrame, name: str) -> pl.Series:
@@ -176,20 +162,21 @@ def _walk(
 # ---------------------------------------------------------------- reading rows
 
 
-def read_rows(frame: Frame) -> dict[str, NDArray[Any]]:
-    """All columns as arrays by role; scores and features are matrices."""
-    single = {"y_true": frame.true, "y_pred": frame.pred, "ids": frame.id}
-    wide = {"scores": frame.scores, "features": frame.features}
-    wanted = [_label(frame, name).alias(role) for role, name in single.items() if name]
-    rows = frame.data.select(*wanted, *(name for names in wide.values() for name in names)).collect()
+def read_rows(table: Table) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    """All columns as arrays by role, scores and features as matrices; and what label columns are called."""
+    found = table.columns
+    single = {role: name for role, name in (("y_true", found.true), ("y_pred", found.pred), ("ids", found.id)) if name}
+    wide = {"scores": found.scores, "features": found.features}
+    wanted = [_label(table, name).alias(role) for role, name in single.items()]
+    rows = table.data.select(*wanted, *(name for names in wide.values() for name in names)).collect()
     arrays: dict[str, NDArray[Any]] = {}
     for role, name in single.items():
-        if name:
-            if rows[role].null_count():
-                raise InputError(f"column {name!r} has {rows[role].null_count()} empty rows; fill or remove them")
-            values = rows[role].to_numpy()
-            arrays[role] = values if values.dtype.kind in "iuf" else values.astype(str)
-    return arrays | {role: _matrix(rows, names) for role, names in wide.items() if names}
+        if rows[role].null_count():
+            raise InputError(f"column {name!r} has {rows[role].null_count()} empty rows; fill or remove them")
+        values = rows[role].to_numpy()
+        arrays[role] = values if values.dtype.kind in "iuf" else values.astype(str)
+    arrays |= {role: _matrix(rows, names) for role, names in wide.items() if names}
+    return arrays, {role: f"column {name!r}" for role, name in single.items()}
 
 
 def _matrix(rows: pl.DataFrame, names: Sequence[str]) -> NDArray[Any]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from classgap._checks import InputError
-from classgap.measure.files.labels import check_names
+from classgap.predictions.labels import check_names
 
 
 def read_names(path: Path) -> list[str]:

@@ -37,6 +37,37 @@ class Columns:
     id: str | None = None
 
 
+@dataclass(frozen=True)
+class Found:
+    """The columns of a table by role, and the class names that the suffixes of score columns spell."""
+
+    true: str
+    pred: str | None
+    scores: list[str]
+    features: list[str]
+    id: str | None
+    spelled: list[str] | None
+
+
+def find_columns(available: Sequence[str], columns: Columns, place: str) -> Found:
+    """Which columns of a table hold what; ``place`` is what the table is called in messages."""
+    true, pred = pick("true", columns.true, available), pick("pred", columns.pred, available)
+    scores, spelled = pick_wide("scores", columns.scores, available)
+    features, _ = pick_wide("features", columns.features, available)
+    require_labels(true is not None, pred is not None or bool(scores), place, available)
+    sample_id = pick("id", columns.id, available) if columns.id else None
+    return Found(str(true), pred, scores, features, sample_id, spelled)
+
+
+def require_labels(has_true: bool, has_predictions: bool, place: object, available: Sequence[str]) -> None:
+    """Refuse a table or archive in which nothing looks like labels."""
+    holds = f"{place} holds {', '.join(map(repr, available)) or 'nothing'}"
+    if not has_true:
+        raise InputError(f"no column looks like the true label; name it with --true ({holds})")
+    if not has_predictions:
+        raise InputError(f"no column looks like predictions or scores; name them with --pred or --scores ({holds})")
+
+
 def pick(role: str, wanted: str | None, available: Sequence[str]) -> str | None:
     """The one name for ``role`` among ``available``; None if it was not asked for and nothing looks like it.
 
