@@ -40,7 +40,7 @@ def labels(rows: int, seed: int) -> tuple[Any, Any]:
 
 def bootstrap_classgap(_: str) -> Callable[[], object]:
     from classgap import audit
-    from classgap.measure.intervals import bootstrap_accuracy
+    from classgap.measure.statistics.intervals import bootstrap_accuracy
 
     y_true, y_pred = labels(BOOTSTRAP_ROWS, 0)
 

@@ -95,7 +95,7 @@ def make_head(data: Any, task: str, kind: str, seed: int) -> Head:
     """Train the head and its five fold copies."""
     import torch
 
-    from classgap.posthoc._select import fold_numbers
+    from classgap.posthoc.selection import fold_numbers
 
     rows = training_set(data["y_train"], task, seed)
     x, y = data["x_train"][rows].astype(np.float32), data["y_train"][rows].astype(np.int64)

@@ -12,9 +12,10 @@ from sklearn.metrics import balanced_accuracy_score
 
 import classgap
 from classgap import Predictions
-from classgap._checks import InputError
-from classgap.measure import AuditReport, Estimate, auditing, margins
-from classgap.measure.metrics import METRICS
+from classgap.checks import InputError
+from classgap.measure import AuditReport, Estimate, auditing
+from classgap.measure.diagnostics import margins
+from classgap.measure.statistics.metrics import METRICS
 from classgap.predictions import Confusion
 from reference import geometry as geometry_reference
 from reference import metrics as reference

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from bench_suite import SUITE_FILE, tiny
-from classgap._checks import InputError
 from classgap.bench import Task, Variant, load_suite
 from classgap.bench.jobs import complete, job_key
 from classgap.bench.suites import parse_seeds
+from classgap.checks import InputError
 from classgap.train import TrainConfig
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from classgap import Predictions, audit
-from classgap.measure.views import html
+from classgap.measure.render import html
 from reports import HOSTILE, comparison, full_report
 from waiting import SECONDS
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from classgap import registry
-from classgap._checks import InputError
 from classgap.bench.jobs import job_key
+from classgap.checks import InputError
 from classgap.train import TrainConfig, fit
 from classgap.train.counts import LONG_TAIL
 from classgap.train.run import start

@@ -14,10 +14,10 @@ from scipy.stats import binomtest
 
 import classgap
 from classgap import Predictions
-from classgap._checks import InputError
+from classgap.checks import InputError
 from classgap.measure import Comparison, Estimate, compare_counts, comparing
 from classgap.measure.comparing import TITLES
-from classgap.measure.paired import Cells, benjamini_hochberg, class_changes, half_width, mcnemar
+from classgap.measure.statistics.paired import Cells, benjamini_hochberg, class_changes, half_width, mcnemar
 from reference import metrics as reference
 
 Y = np.repeat(np.arange(9), 60)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
-from classgap._checks import InputError
+from classgap.checks import InputError
 from classgap.predictions import confusion
 from classgap.predictions.confusion import Confusion, ConfusionCounter
 from reference import metrics as reference

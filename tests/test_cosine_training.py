@@ -15,8 +15,8 @@ from sklearn.datasets import load_digits
 
 import classgap
 from classgap import posthoc
-from classgap._checks import InputError
 from classgap.bench.jobs import job_key
+from classgap.checks import InputError
 from classgap.heads import CosineHead, FeatureTap, cosine_heads
 from classgap.losses import MR2Loss
 from classgap.models import build_model

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from classgap import registry
-from classgap._checks import InputError
+from classgap.checks import InputError
 
 pytest.importorskip("torch")
 

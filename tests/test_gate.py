@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from classgap import audit, compare
-from classgap._checks import InputError
+from classgap.checks import InputError
 from classgap.measure.gate import Condition, check, parse
 
 _RNG = np.random.default_rng(0)

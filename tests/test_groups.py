@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from classgap.measure import groups
-from classgap.measure.groups import by_frequency, cross_fit, membership, third_sizes, thirds
-from classgap.measure.intervals import mean_interval
+from classgap.measure.statistics import groups
+from classgap.measure.statistics.groups import by_frequency, cross_fit, membership, third_sizes, thirds
+from classgap.measure.statistics.intervals import mean_interval
 from reference import metrics as reference
 
 maybe_accuracy = st.one_of(st.just(np.nan), st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0]))

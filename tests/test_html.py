@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from classgap import Predictions, audit, compare
-from classgap.measure.views import html
+from classgap.measure.render import html
 from reports import HOSTILE, comparison, full_report, label_report
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from classgap.measure.intervals import bootstrap_accuracy, mean_interval, observed_intervals, wilson, z_value
-from classgap.measure.metrics import FROM_ACCURACY, evaluate
+from classgap.measure.statistics.intervals import bootstrap_accuracy, mean_interval, observed_intervals, wilson, z_value
+from classgap.measure.statistics.metrics import FROM_ACCURACY, evaluate
 from reference import metrics as reference
 
 

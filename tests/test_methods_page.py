@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional as F
 
 from classgap import registry
-from classgap._cards import card
+from classgap.cards import card
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 TRAINED: tuple[registry.Kind, ...] = ("loss", "stage", "sampler", "optimizer", "augmentation", "mix")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import chi2_contingency
 
-from classgap.measure.metrics import evaluate
-from classgap.measure.noise import Spread, corrected, homogeneity
+from classgap.measure.statistics.metrics import evaluate
+from classgap.measure.statistics.noise import Spread, corrected, homogeneity
 
 NAMES = ("worst", "gap", "std")
 

@@ -14,7 +14,7 @@ from lightning_fabric import Fabric
 from classgap.bench import Published, Suite, Task, Variant, load_suite
 from classgap.data import load_data
 from classgap.train import TrainConfig, fit
-from classgap.train.phases import open_run
+from classgap.train.stages.base import open_run
 
 ROOT = Path(__file__).resolve().parents[1]
 PAPERS = ROOT / "benchmarks" / "papers"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from classgap._checks import InputError
+from classgap.checks import InputError
 from classgap.train import TrainConfig, precision
 from classgap.train.precision import LIMIT, VARIABLE, probe_bf16, require_precision, set_up_precision
 from waiting import SECONDS
@@ -189,7 +189,7 @@ def test_the_command_line_chooses_before_it_loads_torch(tmp_path: Path, how: str
     words = {"settings": _sets(), "recipe": ["recipe.py"], "resume": ["--resume", "--out", "."]}[how]
     program = (
         "import sys, classgap.train.precision as precision\n"
-        "from classgap.cli._app import app\n"
+        "from classgap.cli.app import app\n"
         "def check(name, **_):\n"
         "    sys.exit(f'{name}, torch loaded: {\"torch\" in sys.modules}')\n"
         "precision.set_up_precision = check\n"

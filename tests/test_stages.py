@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 import classgap
 from classgap import posthoc
-from classgap._checks import InputError
+from classgap.checks import InputError
 from classgap.data import Batches, Normalise, Split, mixup, policies
 from classgap.samplers import ClassBalancedSampler
 from classgap.train import Progress, TrainConfig, fit
@@ -444,7 +444,7 @@ def test_parts_that_a_run_does_not_have_leave_no_trace() -> None:
 def test_command_line_says_which_stage_it_is_in(tmp_path: Path) -> None:
     from typer.testing import CliRunner
 
-    from classgap.cli._app import app
+    from classgap.cli.app import app
 
     sets = [part for s in (*SMALL, "method=dbm", "stage=jtt") for part in ("--set", s)]
     done = CliRunner().invoke(app, ["train", *sets, "--out", str(tmp_path / "run")])

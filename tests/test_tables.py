@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from classgap import Columns, Predictions, audit, compare
-from classgap._checks import InputError
+from classgap.checks import InputError
 from classgap.predictions import align, read_names, read_train_counts
 from classgap.predictions.files import count_two_tables
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from classgap._checks import InputError
+from classgap.checks import InputError
 from classgap.train import Progress, TrainConfig, fit
 from waiting import SECONDS, started, wait_until
 
@@ -312,7 +312,7 @@ def test_a_loss_that_learns_is_trained_and_resumed(tmp_path: Path) -> None:
 def test_command_line(tmp_path: Path) -> None:
     from typer.testing import CliRunner
 
-    from classgap.cli._app import app
+    from classgap.cli.app import app
 
     recipe = tmp_path / "small.py"
     recipe.write_text(
@@ -352,7 +352,7 @@ def test_a_bad_setting_is_one_sentence_and_exit_code_2() -> None:
 def test_words_without_an_option_are_explained(words: list[str], message: str) -> None:
     from typer.testing import CliRunner
 
-    from classgap.cli._app import app
+    from classgap.cli.app import app
 
     done = CliRunner().invoke(app, ["train", *words])
     assert isinstance(done.exception, InputError)

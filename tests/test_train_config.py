@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from classgap._checks import InputError
+from classgap.checks import InputError
 from classgap.train import DataConfig, MethodConfig, ScheduleConfig, TrainConfig
 from classgap.train.schedule import rate_factor
 

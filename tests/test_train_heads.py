@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch.optim.swa_utils import AveragedModel
 
-from classgap._checks import InputError
+from classgap.checks import InputError
 from classgap.data import load_data
 from classgap.heads import CosineHead, FeatureTap
 from classgap.losses import BCLLoss

@@ -12,8 +12,8 @@ import numpy as np
 
 from classgap.bench import Result, Suite
 from classgap.bench.tables import TaskTables
-from classgap.measure.groups import THIRDS
-from classgap.measure.views import plot
+from classgap.measure.render import plot
+from classgap.measure.statistics.groups import THIRDS
 
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
 COMPACT, REFERENCE, CONSTANT = "compact logits", "cross_entropy", "compact logits, constant pull"

@@ -19,11 +19,11 @@ import classgap
 from classgap.bench import load_suite
 from classgap.bench.jobs import JobFolder
 from classgap.measure import AuditReport
-from classgap.measure.geometry.angles import angles_between
-from classgap.measure.groups import THIRDS
-from classgap.measure.views import plot
+from classgap.measure.diagnostics.geometry.angles import angles_between
+from classgap.measure.render import plot
+from classgap.measure.statistics.groups import THIRDS
 from classgap.train import TrainConfig
-from classgap.train.predict import Predictions
+from classgap.train.outputs import Predictions
 from classgap.train.run import start
 
 HERE = Path(__file__).resolve().parent

@@ -18,10 +18,10 @@ from classgap.bench import RULES, Result, Suite, Variant, load_suite, read_resul
 from classgap.bench.records import read_records
 from classgap.bench.render import Table
 from classgap.bench.tables import TaskTables, difference, mean_interval, suite_tables
-from classgap.cli._bench_progress import duration
+from classgap.cli.bench_progress import duration
 from classgap.measure import Comparison
-from classgap.measure.groups import THIRDS
-from classgap.measure.views.plain import points
+from classgap.measure.render.plain import points
+from classgap.measure.statistics.groups import THIRDS
 from classgap.train import TrainConfig
 
 HERE = Path(__file__).resolve().parent

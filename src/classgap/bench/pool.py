@@ -17,8 +17,8 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Literal
 
-from classgap._checks import InputError
 from classgap.bench.jobs import Job, JobFolder
+from classgap.checks import InputError
 
 _POLL_SECONDS = 0.5
 _WAIT_SECONDS = 2.0  # between looks at jobs that other workers hold

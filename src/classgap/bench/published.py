@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from classgap._arrays import divide
-from classgap._checks import InputError
+from classgap.arrays import divide
 from classgap.bench.jobs import job_key
 from classgap.bench.render import Table
 from classgap.bench.select import RULES, Rule
 from classgap.bench.suites import Published, Suite, Task, Variant
-from classgap.measure.groups import FREQUENCIES, THIRDS, by_frequency
-from classgap.measure.metrics import evaluate
+from classgap.checks import InputError
+from classgap.measure.statistics.groups import FREQUENCIES, THIRDS, by_frequency
+from classgap.measure.statistics.metrics import evaluate
 
 if TYPE_CHECKING:
     from classgap.bench.results import Result

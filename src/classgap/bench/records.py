@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from classgap._checks import InputError
+from classgap.checks import InputError
 
 
 def archive_of(path: Path) -> Path:

@@ -62,7 +62,7 @@ class Table:
     def _markdown(self, level: int) -> str:
         from rich.cells import cell_len
 
-        from classgap.measure.views.plain import escape
+        from classgap.measure.render.plain import escape
 
         def pad(cell: str, width: int, left: bool) -> str:
             space = " " * (width - cell_len(cell))

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap._checks import InputError
 from classgap.bench.jobs import Job, JobFolder, job_key
 from classgap.bench.records import placed_records, write_archive
+from classgap.checks import InputError
 from classgap.train.config import TrainConfig
 
 Ints = NDArray[np.int64]

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from classgap._checks import InputError
-from classgap.measure.metrics import evaluate
+from classgap.checks import InputError
+from classgap.measure.statistics.metrics import evaluate
 
 if TYPE_CHECKING:
     from classgap.bench.results import Candidate, Result

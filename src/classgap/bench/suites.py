@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from classgap._checks import InputError, did_you_mean
 from classgap.bench.jobs import Job, complete
-from classgap.measure.groups import FREQUENCIES, THIRDS
+from classgap.checks import InputError, did_you_mean
+from classgap.measure.statistics.groups import FREQUENCIES, THIRDS
 from classgap.train.config import DataConfig, MethodConfig, ModelConfig, OptimConfig, TrainConfig
 
 # What published accuracies may be of; a single class is "class NAME".

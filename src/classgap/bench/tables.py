@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from classgap._checks import InputError
 from classgap.bench.jobs import job_key
 from classgap.bench.render import Table
 from classgap.bench.select import RULES, Rule
 from classgap.bench.suites import Suite, Task, Variant
+from classgap.checks import InputError
 from classgap.measure import AuditReport, Comparison, audit, compare
-from classgap.measure.groups import RANKINGS
+from classgap.measure.statistics.groups import RANKINGS
 from classgap.train.config import DataConfig
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ def difference(value: float, low: float, high: float) -> str:
         >>> difference(0.012, 0.002, 0.022), difference(-0.001, -0.01, 0.008)
         ('+1.2 [+0.2, +2.2] ↑', '-0.1 [-1.0, +0.8]')
     """
-    from classgap.measure.views.plain import points
+    from classgap.measure.render.plain import points
 
     if math.isnan(value):
         return "–"

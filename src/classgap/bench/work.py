@@ -15,7 +15,7 @@ from classgap.bench.jobs import Job, JobFolder
 from classgap.bench.results import Candidate, Result, pack
 from classgap.bench.select import VALIDATION_RULES
 from classgap.data import Split
-from classgap.measure.groups import THIRDS
+from classgap.measure.statistics.groups import THIRDS
 from classgap.train.checkpoint import replace_file
 from classgap.train.config import read_run
 from classgap.train.epoch import read_log

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from classgap.cli import _options as options
+from classgap.cli import options
 
 
 def audit(
@@ -50,7 +50,7 @@ def audit(
     """
     from classgap import Columns, Predictions
     from classgap import audit as audit_predictions
-    from classgap.cli._output import check_conditions, finish, working
+    from classgap.cli.output import check_conditions, finish, working
     from classgap.predictions import read_names, read_train_counts
 
     check_conditions(fail_if)

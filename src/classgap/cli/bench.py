@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from classgap._checks import InputError, one_of
+from classgap.checks import InputError, one_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -130,7 +130,7 @@ def _run(
     from rich.text import Text
 
     from classgap.bench.pool import run_jobs
-    from classgap.cli._bench_progress import BenchProgress
+    from classgap.cli.bench_progress import BenchProgress
     from classgap.train.precision import set_up_precision
 
     left = [job for job in jobs if job.key not in found]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from classgap._checks import InputError
-from classgap.cli import _options as options
+from classgap.checks import InputError
+from classgap.cli import options
 
 if TYPE_CHECKING:
     pass
@@ -46,7 +46,7 @@ def compare(
     """
     from classgap import Columns
     from classgap import compare as compare_runs
-    from classgap.cli._output import check_conditions, finish, working
+    from classgap.cli.output import check_conditions, finish, working
     from classgap.predictions import read_names
 
     check_conditions(fail_if)

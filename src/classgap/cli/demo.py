@@ -64,7 +64,7 @@ def demo_config(method: str, seed: int) -> TrainConfig:
 
 def _train_all(console: Console, folder: Path) -> dict[str, list[AuditReport]]:
     import classgap
-    from classgap.cli._progress import RunProgress
+    from classgap.cli.run_progress import RunProgress
 
     with console.status("loading torch"):
         import torch

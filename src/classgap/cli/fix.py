@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from classgap.cli import _options as options
+from classgap.cli import options
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from classgap import Predictions
     from classgap.measure import Comparison
-    from classgap.posthoc._repair import Repair
+    from classgap.posthoc.fixing import Repair
 
 
 def fix(
@@ -82,9 +82,9 @@ def fix(
     If no method helps beyond noise, only the reports are written.
     """
     from classgap import Columns, Predictions
-    from classgap.cli._output import console, working, write_report
-    from classgap.posthoc._figure import frontier
-    from classgap.posthoc._repair import repair
+    from classgap.cli.output import console, working, write_report
+    from classgap.posthoc.figure import frontier
+    from classgap.posthoc.fixing import repair
     from classgap.predictions import read_names, read_train_counts
 
     with working("reading"):
@@ -132,8 +132,8 @@ def _evidence(found: Predictions) -> Any:
     """The file's content as evidence; probabilities become log-probabilities."""
     import numpy as np
 
-    from classgap._checks import InputError
-    from classgap.posthoc._evidence import Evidence
+    from classgap.checks import InputError
+    from classgap.posthoc.held_out import Evidence
     from classgap.predictions.arrays import read_scores
 
     scores, features = found.scores, found.features
@@ -166,7 +166,7 @@ def _verdict(result: Repair) -> str:
     if result.chosen is None:
         return f"No method is admissible under the rule {result.rule}."
     change = result.candidates[result.chosen].report.metrics
-    from classgap.measure.views.plain import points
+    from classgap.measure.render.plain import points
 
     numbers = (
         f"hard third {points(change['hard'].delta.value)} [{points(change['hard'].delta.low)} … "
@@ -180,7 +180,7 @@ def _verdict(result: Repair) -> str:
 
 
 def _rows(result: Repair, overall: str) -> list[tuple[str, ...]]:
-    from classgap.measure.views.plain import points
+    from classgap.measure.render.plain import points
 
     def cell(comparison: Comparison, metric: str) -> str:
         delta = comparison.metrics[metric].delta
@@ -256,7 +256,7 @@ def _write_method(result: Repair, found: Predictions, scores: NDArray[np.floatin
     import numpy as np
     import polars as pl
 
-    from classgap._checks import InputError
+    from classgap.checks import InputError
     from classgap.posthoc import save
 
     assert result.chosen is not None

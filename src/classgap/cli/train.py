@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from classgap._checks import InputError
+from classgap.checks import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -55,7 +55,7 @@ def train(
     config, folder = _resolve(recipe, settings or [], out, resume, quick)
     # With several devices this runs once for each; one of them talks.
     console = Console(quiet=any(os.environ.get(rank, "0") != "0" for rank in ("LOCAL_RANK", "NODE_RANK")))
-    from classgap.cli._progress import RunProgress
+    from classgap.cli.run_progress import RunProgress
     from classgap.train.precision import set_up_precision
 
     if accelerator in ("auto", "cpu") and (sentence := set_up_precision(config.precision)):  # before torch is loaded

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from classgap.measure.audit_report import AuditReport, Estimate
 from classgap.measure.auditing import audit
 from classgap.measure.comparing import compare, compare_counts
 from classgap.measure.comparison import Change, Comparison, Verdict
-from classgap.measure.report import AuditReport, Estimate
 
 __all__ = [
     "AuditReport",

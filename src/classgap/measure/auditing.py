@@ -9,16 +9,17 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from classgap import _checks
-from classgap._arrays import Float64s, Ints, divide, row_blocks
-from classgap.measure import bounds, calibration, geometry, groups, margins
-from classgap.measure.causes import diagnosis
-from classgap.measure.groups import FREQUENCIES, THIRDS, Remainder
-from classgap.measure.intervals import mean_interval, observed_intervals, wilson, z_value
-from classgap.measure.metrics import CORRECTED, FROM_ACCURACY
-from classgap.measure.noise import corrected, homogeneity
-from classgap.measure.report import AuditReport, Estimate, Homogeneity, MarginLevels
-from classgap.measure.views.plain import percent, structured
+from classgap import checks
+from classgap.arrays import Float64s, Ints, divide, row_blocks
+from classgap.measure.audit_report import AuditReport, Estimate, Homogeneity, MarginLevels
+from classgap.measure.diagnostics import bounds, calibration, geometry, margins
+from classgap.measure.diagnostics.causes import diagnosis
+from classgap.measure.render.plain import percent, structured
+from classgap.measure.statistics import groups
+from classgap.measure.statistics.groups import FREQUENCIES, THIRDS, Remainder
+from classgap.measure.statistics.intervals import mean_interval, observed_intervals, wilson, z_value
+from classgap.measure.statistics.metrics import CORRECTED, FROM_ACCURACY
+from classgap.measure.statistics.noise import corrected, homogeneity
 from classgap.predictions import Confusion, Predictions
 from classgap.predictions.predictions import as_predictions
 
@@ -37,12 +38,12 @@ class _Options:
     many: int
 
     def __post_init__(self) -> None:
-        _checks.fraction("confidence", self.confidence)
-        _checks.whole("n_boot", self.n_boot, low=100)
-        _checks.whole("seed", self.seed, low=0)
-        _checks.one_of("remainder", self.remainder, ("first", "last"))
+        checks.fraction("confidence", self.confidence)
+        checks.whole("n_boot", self.n_boot, low=100)
+        checks.whole("seed", self.seed, low=0)
+        checks.one_of("remainder", self.remainder, ("first", "last"))
         if self.few > self.many:
-            raise _checks.InputError(f"few must not exceed many, got few={self.few} and many={self.many}")
+            raise checks.InputError(f"few must not exceed many, got few={self.few} and many={self.many}")
 
 
 def audit(
@@ -212,10 +213,10 @@ def _fixed_groups(confusion: Confusion, group: Ints, names: Sequence[str], confi
 def _reference_accuracy(reference: Reference, classes: tuple[str, ...]) -> Float64s:
     if isinstance(reference, AuditReport):
         if set(reference.classes) != set(classes):
-            raise _checks.InputError("reference is a report on other classes; both must have the same class names")
+            raise checks.InputError("reference is a report on other classes; both must have the same class names")
         place = {name: k for k, name in enumerate(reference.classes)}
         return reference.confusion.accuracy[[place[name] for name in classes]]
-    return _checks.float_vector("reference", reference, length=len(classes))
+    return checks.float_vector("reference", reference, length=len(classes))
 
 
 def _columns(

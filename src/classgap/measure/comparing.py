@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from classgap import _checks
-from classgap._arrays import Ints, divide
-from classgap._checks import InputError
-from classgap.measure import groups
+from classgap import checks
+from classgap.arrays import Ints, divide
+from classgap.checks import InputError
+from classgap.measure.audit_report import AuditReport, Estimate
 from classgap.measure.auditing import audit
 from classgap.measure.comparison import Change, Comparison, Verdict
-from classgap.measure.groups import THIRDS, Remainder
-from classgap.measure.paired import (
+from classgap.measure.render.plain import points, structured
+from classgap.measure.statistics import groups
+from classgap.measure.statistics.groups import THIRDS, Remainder
+from classgap.measure.statistics.paired import (
     Cells,
     Pooled,
     benjamini_hochberg,
@@ -24,8 +26,6 @@ from classgap.measure.paired import (
     group_changes,
     metric_changes,
 )
-from classgap.measure.report import AuditReport, Estimate
-from classgap.measure.views.plain import points, structured
 from classgap.predictions import Columns, Predictions, Progress, align
 from classgap.predictions.files import count_two_tables
 from classgap.predictions.frames import is_frame
@@ -200,14 +200,14 @@ def _assemble(
     n_boot: int,
     remainder: Remainder,
 ) -> Comparison:
-    confidence = sides[0][0].confidence if confidence is None else _checks.fraction("confidence", confidence)
-    rng = np.random.default_rng(_checks.whole("seed", seed, low=0))
-    metrics = _metrics(sides, cells, confidence, _checks.whole("n_boot", n_boot, low=100), rng, remainder)
+    confidence = sides[0][0].confidence if confidence is None else checks.fraction("confidence", confidence)
+    rng = np.random.default_rng(checks.whole("seed", seed, low=0))
+    metrics = _metrics(sides, cells, confidence, checks.whole("n_boot", n_boot, low=100), rng, remainder)
     ranking = divide(cells.class_sum(cells.before), cells.support)
     own_groups = groups.thirds(ranking, remainder)
     fixed = own_groups
     if reference is not None:
-        fixed = groups.thirds(_checks.float_vector("reference", reference, length=len(classes)), remainder)
+        fixed = groups.thirds(checks.float_vector("reference", reference, length=len(classes)), remainder)
     weight = groups.membership(fixed, cells.support > 0)
     fit = groups.cross_fit(
         cells.class_of, cells.count, cells.before, cells.right, len(classes), rng=rng, remainder=remainder

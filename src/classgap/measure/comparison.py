@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap.measure.metrics import label
-from classgap.measure.report import HEADLINES, SCHEMA_VERSION, AuditReport, Estimate
-from classgap.measure.views import notebook
-from classgap.measure.views.plain import (
+from classgap.measure.audit_report import HEADLINES, SCHEMA_VERSION, AuditReport, Estimate
+from classgap.measure.render import notebook
+from classgap.measure.render.plain import (
     columns_frame,
     html_module,
     json_ready,
@@ -22,6 +21,7 @@ from classgap.measure.views.plain import (
     points,
     records,
 )
+from classgap.measure.statistics.metrics import label
 
 if TYPE_CHECKING:
     import pandas as pd

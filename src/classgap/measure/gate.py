@@ -20,9 +20,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from classgap._checks import InputError, did_you_mean
+from classgap.checks import InputError, did_you_mean
+from classgap.measure.audit_report import AuditReport
 from classgap.measure.comparison import Comparison
-from classgap.measure.report import AuditReport
 
 _OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
     "<=": operator.le,

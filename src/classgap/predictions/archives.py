@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap._checks import InputError
+from classgap.checks import InputError
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap import _checks
-from classgap._arrays import Ints, row_blocks
-from classgap._checks import InputError
+from classgap import checks
+from classgap.arrays import Ints, row_blocks
+from classgap.checks import InputError
 from classgap.predictions.confusion import Confusion
 from classgap.predictions.labels import check_names, resolve_classes
 from classgap.predictions.predictions import PER_ROW, Predictions, ScoreKind
@@ -38,10 +38,10 @@ def encode_arguments(
     """Predictions from the arguments of :meth:`Predictions.from_arrays`."""
     if given["y_pred"] is None and given["scores"] is None:
         raise InputError("nothing to compare y_true with: pass y_pred, or scores of shape (n, K)")
-    arrays = {role: _checks.as_numpy(value) for role, value in given.items() if value is not None}
+    arrays = {role: checks.as_numpy(value) for role, value in given.items() if value is not None}
     for role in ("y_true", "y_pred"):
         if role in arrays:
-            arrays[role] = _checks.label_vector(role, given[role])
+            arrays[role] = checks.label_vector(role, given[role])
     width = arrays["scores"].shape[1] if "scores" in arrays and arrays["scores"].ndim == 2 else None
     names = _given_names(class_names, arrays, width, train_counts)
     if head is not None:
@@ -53,7 +53,7 @@ def encode_arguments(
     if margin_norms is not None:
         if head is None:
             raise InputError("margin_norms needs head beside it, the last layer; pass both or neither")
-        arrays["margin_norms"] = _checks.as_numpy(margin_norms)
+        arrays["margin_norms"] = checks.as_numpy(margin_norms)
     return encode(arrays, ARGUMENTS, names=names, scores_kind=scores_kind, train_counts=train_counts)
 
 
@@ -157,17 +157,17 @@ def _names(class_names: Any) -> tuple[str, ...]:
 def _train_counts(given: Any, classes: tuple[str, ...]) -> Ints | None:
     if given is None:
         return None
-    return counts_in_order(given if isinstance(given, Mapping) else _checks.as_numpy(given).tolist(), classes)
+    return counts_in_order(given if isinstance(given, Mapping) else checks.as_numpy(given).tolist(), classes)
 
 
 def _scores(arrays: Mapping[str, NDArray[Any]], kind: str) -> tuple[NDArray[Any] | None, ScoreKind | None]:
     """Checked ``(n, K)`` scores and what they are; computed from features and head where only these are given."""
-    _checks.one_of("scores_kind", kind, ("auto", "logits", "probabilities"))
+    checks.one_of("scores_kind", kind, ("auto", "logits", "probabilities"))
     if "scores" in arrays:
         return read_scores(arrays["scores"], kind)
     if "y_pred" in arrays or not {"features", "weight"} <= arrays.keys():
         return None, None
-    features = _checks.float_matrix("features", arrays["features"])
+    features = checks.float_matrix("features", arrays["features"])
     rows = arrays["weight"].shape[0] if arrays["weight"].ndim == 2 else 0
     weight, bias = check_head(arrays["weight"], arrays.get("bias"), rows, features.shape[1])
     return features.astype(np.float64) @ weight.T + bias, "logits"
@@ -175,11 +175,11 @@ def _scores(arrays: Mapping[str, NDArray[Any]], kind: str) -> tuple[NDArray[Any]
 
 def read_scores(scores: Any, kind: str) -> tuple[NDArray[Any], ScoreKind]:
     """Checked ``(n, K)`` scores and what they are."""
-    matrix = _checks.float_matrix("scores", scores)
+    matrix = checks.float_matrix("scores", scores)
     if kind == "logits" or (kind == "auto" and (matrix.min() < 0 or matrix.max() > 1)):
         return matrix, "logits"
     try:
-        _checks.probabilities("scores", matrix)
+        checks.probabilities("scores", matrix)
     except InputError as error:
         if kind == "probabilities":
             raise
@@ -192,7 +192,7 @@ def _features_and_head(
 ) -> tuple[NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None]:
     if "features" not in arrays:
         return None, None, None
-    features = _checks.float_matrix("features", arrays["features"], rows=rows)
+    features = checks.float_matrix("features", arrays["features"], rows=rows)
     if "weight" not in arrays:
         return features, None, None
     return features, *check_head(arrays["weight"], arrays.get("bias"), num_classes, features.shape[1])
@@ -202,8 +202,8 @@ def check_head(
     weight: NDArray[Any], bias: NDArray[Any] | None, num_classes: int, width: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The last layer as float64 ``(weight, bias)``, a missing bias as zeros."""
-    matrix = _checks.float_matrix("weight", weight, rows=num_classes, columns=width).astype(np.float64)
-    return matrix, np.zeros(num_classes) if bias is None else _checks.float_vector("bias", bias, length=num_classes)
+    matrix = checks.float_matrix("weight", weight, rows=num_classes, columns=width).astype(np.float64)
+    return matrix, np.zeros(num_classes) if bias is None else checks.float_vector("bias", bias, length=num_classes)
 
 
 def _weight_and_bias(head: Any) -> tuple[NDArray[Any], NDArray[Any] | None]:
@@ -215,6 +215,6 @@ def _weight_and_bias(head: Any) -> tuple[NDArray[Any], NDArray[Any] | None]:
                 "head.as_linear(), and features of unit length"
             )
         weight, bias = head.weight, head.bias
-    elif isinstance(head, (tuple, list)) and len(head) == 2 and np.ndim(_checks.as_numpy(head[0])) == 2:
+    elif isinstance(head, (tuple, list)) and len(head) == 2 and np.ndim(checks.as_numpy(head[0])) == 2:
         weight, bias = head
-    return _checks.as_numpy(weight), None if bias is None else _checks.as_numpy(bias)
+    return checks.as_numpy(weight), None if bias is None else checks.as_numpy(bias)

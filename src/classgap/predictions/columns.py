@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from classgap._checks import InputError, did_you_mean
+from classgap.checks import InputError, did_you_mean
 
 _ALIASES = {
     "true": "y_true true true_label label labels target targets gt ground_truth actual y class",

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from classgap._arrays import Float64s, Ints, divide
-from classgap._checks import InputError
+from classgap.arrays import Float64s, Ints, divide
+from classgap.checks import InputError
 
 # Up to here the matrix is a dense array (32 MB); beyond it is sparse, where 10 000 classes would need 800 MB dense.
 DENSE_LIMIT = 2048

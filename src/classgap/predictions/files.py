@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap._arrays import Ints
-from classgap._checks import InputError
+from classgap.arrays import Ints
+from classgap.checks import InputError
 from classgap.predictions.archives import Arrays, read_npz, read_safetensors
 from classgap.predictions.arrays import Source, encode
 from classgap.predictions.columns import Columns, pick, require_labels

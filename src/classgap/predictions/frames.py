@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap._checks import InputError
+from classgap.checks import InputError
 from classgap.predictions.arrays import Source, encode
 from classgap.predictions.columns import Columns, find_columns
 from classgap.predictions.predictions import Predictions

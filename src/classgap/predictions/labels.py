@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap._checks import InputError
+from classgap.checks import InputError
 
 MAX_CLASSES = 65_536
 # Integer labels this close together are looked up in a table; others by bisection, which is several times slower.

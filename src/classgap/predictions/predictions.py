@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from classgap._arrays import Ints
-from classgap._checks import InputError
+from classgap.arrays import Ints
+from classgap.checks import InputError
 from classgap.predictions.confusion import Confusion
 
 if TYPE_CHECKING:

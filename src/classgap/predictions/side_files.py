@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap._checks import InputError
+from classgap.checks import InputError
 from classgap.predictions.labels import check_names
 
 

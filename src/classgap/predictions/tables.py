@@ -11,8 +11,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from classgap._arrays import Ints
-from classgap._checks import InputError
+from classgap.arrays import Ints
+from classgap.checks import InputError
 from classgap.predictions.columns import Columns, Found, find_columns, pick
 from classgap.predictions.confusion import Confusion, ConfusionCounter
 from classgap.predictions.labels import LabelCoder, resolve_classes

@@ -17,11 +17,11 @@ from classgap.train.config import (
 
 if TYPE_CHECKING:
     from classgap.train.loop import Progress, Trainer
-    from classgap.train.predict import Predictions
+    from classgap.train.outputs import Predictions
     from classgap.train.run import TrainResult, fit
 
 _LAZY = {
-    "Predictions": "classgap.train.predict",
+    "Predictions": "classgap.train.outputs",
     "Progress": "classgap.train.loop",
     "TrainResult": "classgap.train.run",
     "Trainer": "classgap.train.loop",

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from classgap import registry
-from classgap._checks import InputError
+from classgap.checks import InputError
 from classgap.data import Mix, TrainingData, shuffled
 from classgap.heads import FeatureTap, HeadScale, find_head, learned_scales
 from classgap.losses import ClassLoss

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 
-from classgap._checks import InputError
-from classgap.stats import gather_rows
+from classgap.batchstats import gather_rows
+from classgap.checks import InputError
 
 
 def replace_file(temporary: Path, path: Path) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from classgap._checks import InputError, did_you_mean, number, one_of
+from classgap.checks import InputError, did_you_mean, number, one_of
 
 Precision = Literal["32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true"]
 

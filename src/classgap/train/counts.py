@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from classgap import registry
-from classgap._checks import InputError
+from classgap.checks import InputError
 from classgap.data import TrainingData
 
 LONG_TAIL = 2.0

@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from classgap.measure.groups import THIRDS, thirds
-from classgap.stats import ClassMoments, all_reduce_sum, class_sums
-from classgap.stats.collectives import rank_and_world
+from classgap.batchstats import ClassMoments, all_reduce_sum, class_sums
+from classgap.batchstats.collectives import rank_and_world
+from classgap.measure.statistics.groups import THIRDS, thirds
 from classgap.train.checkpoint import replace_file
 
 

@@ -13,7 +13,7 @@ import classgap
 from classgap.train.checkpoint import replace_file
 from classgap.train.config import TrainConfig
 from classgap.train.loop import Trainer
-from classgap.train.predict import Predictions
+from classgap.train.outputs import Predictions
 
 
 def write_run(trainer: Trainer, config: TrainConfig | None = None) -> None:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-from classgap._checks import InputError
+from classgap.checks import InputError
 
 VARIABLE, LIMIT = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16"
 _KNOWN = "CLASSGAP_BF16"  # what the test processes found, for the children of this process

@@ -8,15 +8,15 @@ from typing import Any
 
 from lightning_fabric import Fabric
 
-from classgap._checks import InputError
+from classgap.checks import InputError
 from classgap.data import load_data
 from classgap.train.config import TrainConfig, read_run
 from classgap.train.epoch import read_log
 from classgap.train.folder import write_results, write_run
 from classgap.train.loop import Trainer, Watcher
-from classgap.train.phases import open_run
+from classgap.train.outputs import Predictions
 from classgap.train.precision import require_precision
-from classgap.train.predict import Predictions
+from classgap.train.stages.base import open_run
 
 
 @dataclass(frozen=True, eq=False)
