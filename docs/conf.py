@@ -61,7 +61,7 @@ nitpick_ignore_regex = [
     (r"py:class", r".*"),
     (r"py:obj", r"typing\..*"),  # signatures with a default factory are split at every comma
     (r"py:.*", r"([\w.]+\.)?_\w+(\.\w+)*"),
-    (r"py:data", r"classgap\.(measure\.metrics\.METRICS|measure\.groups\.RANKINGS|posthoc\.RULES)"),
+    (r"py:data", r"classgap\.(measure\.statistics\.(metrics\.METRICS|groups\.RANKINGS)|posthoc\.RULES)"),
 ]
 
 html_theme = "furo"

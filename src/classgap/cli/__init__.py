@@ -21,10 +21,8 @@ def main() -> None:
     """Entry point. Input errors are one sentence and exit code 2; anything else is a bug and shows its traceback."""
     from classgap.cli.app import app
 
-    for stream in (
-        sys.stdout,
-        sys.stderr,
-    ):  # a file or pipe on Windows may lack "→" and "Δ": "?" instead of a traceback
+    # A file or a pipe on Windows may be unable to hold "→" or "Δ": "?" is better than a traceback.
+    for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
