@@ -22,7 +22,6 @@ import numpy as np
 import posthoc_frontier
 
 import classgap
-from classgap.bench.records import read_records
 from classgap.posthoc import (
     CRT,
     LWS,
@@ -36,6 +35,7 @@ from classgap.posthoc import (
     TemperatureScaling,
     VectorScaling,
 )
+from classgap.suites.records import read_records
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "evidence" / "posthoc" / "results.jsonl"

@@ -19,14 +19,14 @@ SHARED = Path(__file__).resolve().parents[1].parent / "shared" / "data"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Set what bfloat16 needs on this processor. Collecting computes nothing with torch, so it is not too late."""
     if any(item.get_closest_marker("bf16") for item in items):
-        from classgap.train.precision import probe_bf16
+        from classgap.training.precision import probe_bf16
 
         probe_bf16().export()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("bf16"):
-        from classgap.train.precision import probe_bf16
+        from classgap.training.precision import probe_bf16
 
         if not probe_bf16().works:
             pytest.skip(probe_bf16().sentence)

@@ -74,7 +74,7 @@ def test_absent_class_is_nan_and_aggregates_skip_it():
     assert all(np.isnan(column[2]) for column in found.columns().values())
     assert all(np.isfinite(value) for value in found.summary().values())
     assert np.isnan(calibration.describe(calibration.softmax(logits), y).per_true_class[2])
-    assert np.isnan(calibration.describe(calibration.softmax(logits), y).arrays[2])
+    assert np.isnan(calibration.describe(calibration.softmax(logits), y).classwise[2])
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_ece_matches_loop_reference(bins):
     for k in range(5):
         own = y == k
         assert found.per_true_class[k] == pytest.approx(reference.ece(confidence[own], correct[own], bins))
-        assert found.arrays[k] == pytest.approx(reference.ece(p[:, k], y == k, bins))
+        assert found.classwise[k] == pytest.approx(reference.ece(p[:, k], y == k, bins))
         assert found.overconfidence[k] == pytest.approx(confidence[own].mean() - correct[own].mean())
     assert found.bin_counts.sum() == len(y)
 
@@ -122,7 +122,7 @@ def test_one_hot_and_right_is_perfectly_calibrated():
     found = calibration.describe(np.eye(4)[y], y)
     assert found.ece == found.adaptive_ece == 0
     assert (found.per_true_class == 0).all()
-    assert (found.arrays == 0).all()
+    assert (found.classwise == 0).all()
 
 
 def test_one_hot_and_wrong_is_off_by_one():

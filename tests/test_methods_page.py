@@ -111,7 +111,7 @@ def test_effects_in_words() -> None:
     ],
 )
 def test_a_variant_is_a_method_only_with_its_defaults(variant: dict[str, Any], owner: tuple[str, str] | None) -> None:
-    from classgap.bench import Variant
+    from classgap.suites import Variant
 
     assert script("methods_measured").card_of(Variant("v", **variant)) == owner
 

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from classgap.checks import InputError
-from classgap.train import Progress, TrainConfig, fit
+from classgap.training import Progress, TrainConfig, fit
 from waiting import SECONDS, started, wait_until
 
 SMALL = ["data.per_class=13", "epochs=3", "batch=24", "optim.lr=0.05", "model=mlp-16"]
@@ -316,7 +316,7 @@ def test_command_line(tmp_path: Path) -> None:
 
     recipe = tmp_path / "small.py"
     recipe.write_text(
-        "from classgap.train import TrainConfig\n"
+        "from classgap.training import TrainConfig\n"
         "def config(quick=False):\n"
         "    return TrainConfig(epochs=1 if quick else 99).override(['data.per_class=13', 'model=mlp-16'])\n"
     )

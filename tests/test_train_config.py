@@ -7,8 +7,8 @@ import json
 import pytest
 
 from classgap.checks import InputError
-from classgap.train import DataConfig, MethodConfig, ScheduleConfig, TrainConfig
-from classgap.train.schedule import rate_factor
+from classgap.training import DataConfig, MethodConfig, ScheduleConfig, TrainConfig
+from classgap.training.schedule import rate_factor
 
 
 def test_json_round_trip() -> None:

@@ -52,7 +52,7 @@ _HOMES: Mapping[Kind, str] = MappingProxyType(
         "posthoc": "classgap.posthoc",
         "optimizer": "classgap.optim",
         "sampler": "classgap.samplers",
-        "stage": "classgap.train.stages.methods",
+        "stage": "classgap.training.stages.methods",
         "augmentation": "classgap.data",
         "mix": "classgap.data",
     }

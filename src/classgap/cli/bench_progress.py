@@ -12,13 +12,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 if TYPE_CHECKING:
-    from classgap.bench import Result
-    from classgap.bench.jobs import Job
-    from classgap.bench.pool import Event
+    from classgap.suites import Result
+    from classgap.suites.jobs import Job
+    from classgap.suites.pool import Event
 
 
 class BenchProgress:
-    """Hand :meth:`tell` to :func:`classgap.bench.pool.run_jobs`.
+    """Hand :meth:`tell` to :func:`classgap.suites.pool.run_jobs`.
 
     The time left is what the jobs that remain will take if they take as long as finished ones of their task did, now or
     in the results already known, divided among the workers.

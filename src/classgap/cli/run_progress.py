@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
 if TYPE_CHECKING:
-    from classgap.train import Progress as Position
+    from classgap.training import Progress as Position
 
 
 class RunProgress:

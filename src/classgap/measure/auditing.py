@@ -16,10 +16,11 @@ from classgap.measure.diagnostics import bounds, calibration, geometry, margins
 from classgap.measure.diagnostics.causes import diagnosis
 from classgap.measure.render.plain import percent, structured
 from classgap.measure.statistics import groups
+from classgap.measure.statistics.estimating import Estimates, estimate_metrics, estimates
 from classgap.measure.statistics.groups import FREQUENCIES, THIRDS, Remainder
-from classgap.measure.statistics.intervals import mean_interval, observed_intervals, wilson, z_value
-from classgap.measure.statistics.metrics import CORRECTED, FROM_ACCURACY
-from classgap.measure.statistics.noise import corrected, homogeneity
+from classgap.measure.statistics.intervals import mean_interval, wilson, z_value
+from classgap.measure.statistics.noise import homogeneity
+from classgap.measure.statistics.paired import SMALL
 from classgap.predictions import Confusion, Predictions
 from classgap.predictions.predictions import as_predictions
 
@@ -82,7 +83,7 @@ def audit(
         seed: Random seed.
         scores_kind: What ``scores`` are; ``"auto"`` takes rows that sum to 1 for probabilities.
         reference: Another report, or one number per class, whose order defines the thirds of ``groups["reference"]``.
-        n_boot: Bootstrap replicates.
+        n_boot: Number of posterior draws behind the ``*_corrected`` values.
         remainder: Which thirds get the remaining classes when K is not a multiple of 3.
         few, many: A class with fewer than ``few`` training samples is "few", with more than ``many`` "many".
     Example:
@@ -121,7 +122,15 @@ def _assemble(
     rng = np.random.default_rng(options.seed)
     present = confusion.support > 0
     group = groups.thirds(confusion.accuracy, options.remainder)
-    metrics = _metrics(confusion, options, rng)
+    found = estimate_metrics(
+        confusion.correct,
+        confusion.support,
+        confidence=options.confidence,
+        draws=options.n_boot,
+        rng=rng,
+        remainder=options.remainder,
+    )
+    metrics = found.metrics
     test = Homogeneity(*homogeneity(confusion.correct[present], confusion.support[present], rng))
     sections = _sections(samples, len(classes))
     columns = _columns(confusion, classes, group, train_counts, samples, options.confidence)
@@ -135,7 +144,7 @@ def _assemble(
         seed=options.seed,
         confusion=confusion,
         metrics=metrics,
-        groups=_groups(confusion, classes, metrics, train_counts, reference, options, rng),
+        groups=_groups(confusion, classes, found, train_counts, reference, options),
         per_class=structured(columns),
         homogeneity=test,
         verdict=_verdict(metrics, test, options.confidence),
@@ -147,55 +156,19 @@ def _assemble(
     )
 
 
-def _metrics(confusion: Confusion, options: _Options, rng: np.random.Generator) -> dict[str, Estimate]:
-    present = confusion.support > 0
-    correct, support = confusion.correct[present], confusion.support[present]
-    total = np.array([correct.sum() / support.sum()])
-    low, high = wilson(total, np.array([support.sum()]), options.confidence)
-    metrics = {"overall": Estimate(float(total[0]), float(low[0]), float(high[0]))}
-    settings: dict[str, Any] = {"confidence": options.confidence, "rng": rng, "remainder": options.remainder}
-    observed = observed_intervals(correct, support, n_boot=options.n_boot, **settings)
-    metrics |= estimates(FROM_ACCURACY, *observed)
-    equal = np.full((1, len(support)), 1 / len(support))
-    mean = np.array([metrics["balanced"].value])
-    metrics |= estimates(("balanced",), mean, *mean_interval(mean, equal**2, correct, support, options.confidence))
-    names = tuple(f"{name}_corrected" for name in CORRECTED)
-    return metrics | estimates(names, *corrected(correct, support, **settings))
-
-
-def estimates(names: Sequence[str], value: Float64s, low: Float64s, high: Float64s) -> dict[str, Estimate]:
-    """Arrays of values and bounds as estimates by name."""
-    return {n: Estimate(float(v), float(a), float(b)) for n, v, a, b in zip(names, value, low, high, strict=True)}
-
-
 def _groups(
     confusion: Confusion,
     classes: tuple[str, ...],
-    metrics: Mapping[str, Estimate],
+    found: Estimates,
     train_counts: Ints | None,
     reference: Reference | None,
     options: _Options,
-    rng: np.random.Generator,
 ) -> dict[str, dict[str, Estimate]]:
-    result = {"own": {name: metrics[name] for name in THIRDS}}
+    result = {"own": {name: found.metrics[name] for name in THIRDS}}
     if reference is not None:
         group = groups.thirds(_reference_accuracy(reference, classes), options.remainder)
         result["reference"] = _fixed_groups(confusion, group, THIRDS, options.confidence)
-    num_classes = confusion.num_classes
-    correct, wrong = confusion.correct, confusion.support - confusion.correct
-    right = np.repeat([1.0, 0.0], num_classes)
-    fit = groups.cross_fit(
-        np.tile(np.arange(num_classes), 2),
-        np.concatenate([correct, wrong]),
-        right,
-        right[:, None],
-        num_classes,
-        rng=rng,
-        remainder=options.remainder,
-    )
-    value = fit.means[:, 0]
-    bounds_ = mean_interval(value, fit.squared, correct, confusion.support, options.confidence)
-    result["cross"] = estimates(THIRDS, value, *bounds_)
+    result["cross"] = found.crossed
     if train_counts is not None:
         group = groups.by_frequency(train_counts, few=options.few, many=options.many)
         result["frequency"] = _fixed_groups(confusion, group, FREQUENCIES, options.confidence)
@@ -327,13 +300,14 @@ def _verdict(metrics: Mapping[str, Estimate], test: Homogeneity, confidence: flo
         return "There is no gap to judge: every class present has the same accuracy."
     if test.p_value < 1 - confidence:
         return (
-            f"The gap is real ({chance}): of the {percent(gap.value)} observed between best and worst class, "
+            f"The gap is real ({chance}): of the {percent(gap.value)} observed between best and worst class, about "
             f"{percent(true_gap.value)} remain without sampling noise "
-            f"({percent(true_gap.low)} to {percent(true_gap.high)})."
+            f"({confidence:.0%} interval {percent(true_gap.low)} to {percent(true_gap.high)})."
         )
     return (
         f"The gap may be noise ({chance}): classes of equal accuracy would often differ by the {percent(gap.value)} "
-        f"observed; the true gap is at most about {percent(true_gap.high)}."
+        f"observed; the best estimate of the true gap is {percent(true_gap.value)}, and it is at most "
+        f"{percent(true_gap.high)} ({confidence:.0%} confidence)."
     )
 
 
@@ -353,4 +327,9 @@ def _notes(confusion: Confusion, classes: tuple[str, ...]) -> list[str]:
     small = int(((confusion.support > 0) & (confusion.support < 10)).sum())
     if small:
         notes.append(f"{small} class{'es have' if small > 1 else ' has'} fewer than 10 samples; mind the intervals")
+    if np.median(confusion.support[confusion.support > 0]) < SMALL:
+        notes.append(
+            f"most classes have fewer than {SMALL} samples: which class is worst and how large the true gap is cannot be "
+            "said from them; the intervals of the worst class, the gap and the thirds are as wide as that"
+        )
     return notes

@@ -19,6 +19,7 @@ from classgap.measure.render.plain import points, structured
 from classgap.measure.statistics import groups
 from classgap.measure.statistics.groups import THIRDS, Remainder
 from classgap.measure.statistics.paired import (
+    SMALL,
     Cells,
     Pooled,
     benjamini_hochberg,
@@ -54,12 +55,12 @@ def compare(
             with one per training seed. Rows are matched by ``columns.id`` where it is given, otherwise by their order.
         columns: Names of the columns or arrays in files and tables; what is left open is guessed.
         class_names: Names in class order, for files and tables.
-        confidence: Confidence level of the intervals; that of the first audit unless given. The false discovery rate is
-            held at the complement.
+        confidence: Confidence level of the intervals; that of the first audit unless given. One minus it is the rate
+            of false discoveries among the classes called significant.
         seed: Random seed.
         reference: One number per class whose order defines the thirds of ``groups["reference"]``, from other data; without
             it the accuracies *before* rank the classes.
-        n_boot: Bootstrap replicates.
+        n_boot: Number of random exchanges of before and after behind the intervals of ranked metrics.
         progress: Called with (rows done, rows in total) while tables are counted.
     Example:
         >>> from classgap import audit
@@ -140,7 +141,7 @@ def compare_counts(
     n_boot: int = 1000,
     remainder: Remainder = "first",
 ) -> Comparison:
-    """The same without the samples, from one 2×2 table a class.
+    """The same without the samples, from one 2×2 table per class.
 
     Args:
         tables: ``(K, 2, 2)`` counts: ``tables[k, b, a]`` samples of class k that *before* had right (b = 1) or wrong
@@ -237,8 +238,10 @@ def _assemble(
             overall,
             {name: views["delta"] for name, views in crossed.items()},
             hard_minus_easy,
+            metrics,
             per_class,
             confidence,
+            one_run=cells.paired_once,
         ),
         method=_method(cells),
         notes=tuple(_notes(cells, reference is not None)),
@@ -253,13 +256,14 @@ def _metrics(
     rng: np.random.Generator,
     remainder: Remainder,
 ) -> dict[str, Change]:
-    """Changes of all metrics; with one run a side, before and after are the reports' own estimates."""
+    """Changes of all metrics; with one run per side, before and after are the reports' own estimates."""
     changes = {}
-    for name, views in metric_changes(cells, n_boot=n_boot, rng=rng, remainder=remainder).items():
-        change = _change(views, confidence)
+    found = metric_changes(cells, n_boot=n_boot, confidence=confidence, rng=rng, remainder=remainder)
+    for name, change in found.items():
+        levels = change.before, change.after
         if cells.paired_once and confidence == sides[0][0].confidence == sides[1][0].confidence:
-            change = Change(sides[0][0].metrics[name], sides[1][0].metrics[name], change.delta)
-        changes[name] = change
+            levels = sides[0][0].metrics[name], sides[1][0].metrics[name]
+        changes[name] = Change(*levels, change.delta.at(confidence))
     return changes
 
 
@@ -302,17 +306,32 @@ TITLES = {
     "worse": "Worse",
     "noise": "Within noise",
 }
+# The same where single classes, the worst class or the gap got significantly worse: nothing then is without cost.
+_WITH_LOSSES = {
+    "closed": "Closed the gap on average",
+    "better": "Better on average",
+    "better_hard": "Better on the hard classes on average",
+    "noise": "Within noise on average",
+}
+ONE_RUN = "on these test predictions (one run per side does not judge the training method)"
 
 
 def _verdict(
-    overall: Pooled, thirds: Mapping[str, Pooled], narrowing: Pooled, per_class: Any, confidence: float
+    overall: Pooled,
+    thirds: Mapping[str, Pooled],
+    narrowing: Pooled,
+    metrics: Mapping[str, Change],
+    per_class: Any,
+    confidence: float,
+    *,
+    one_run: bool,
 ) -> Verdict:
     """One of :data:`TITLES`, from the cross-fitted thirds and the overall accuracy.
 
     The intervals behind it are widened (Bonferroni over these four), so that two runs of the same model are
     "within noise" with the stated confidence. Once one change is beyond doubt, the other side of a trade is believed at the
     stated confidence already: "without cost" means that no loss could be seen, and the sentence shows how large a loss the
-    data would still allow.
+    data would still allow. Significant losses of single classes, of the worst class and of the gap are named in the title.
     """
     strict = 1 - (1 - confidence) / 4
     judged = {"overall": overall, **thirds}
@@ -332,8 +351,42 @@ def _verdict(
         kind = "likely_hard" if hard_gains else "elsewhere" if elsewhere else "not_hard"
     else:
         kind = "worse" if down else "noise"
-    evidence = _evidence(shown, sure=up | down)
-    return Verdict(kind, TITLES[kind], f"{TITLES[kind]}: {evidence}; {_tally(per_class, confidence)}.")
+    short, long = _losses(metrics, per_class)
+    title = TITLES[kind] if not short else f"{_WITH_LOSSES.get(kind, TITLES[kind])}; {_joined(short)} got worse"
+    scope = f" {ONE_RUN}" if one_run else ""
+    parts = [_evidence(shown, sure=up | down), *long, _tally(per_class)]
+    return Verdict(kind, title, f"{title}{scope}: {'; '.join(parts)}.", tuple(long))
+
+
+def _losses(metrics: Mapping[str, Change], per_class: Any) -> tuple[list[str], list[str]]:
+    """What got significantly worse: in a few words, and with the numbers."""
+    short, long = [], []
+    lost = per_class[per_class["significant"] & (per_class["delta"] < 0)]
+    if len(lost):
+        largest = lost[np.argmin(lost["delta"])]
+        name = str(largest["name"])
+        short.append(f"class {name!r}" if len(lost) == 1 else f"{len(lost)} classes")
+        which = f"class {name!r}" if len(lost) == 1 else f"of {len(lost)} classes that lost, {name!r} most:"
+        long.append(f"{which} {_points(largest)} (q = {largest['q_value']:.2g})")
+    worst, gap = metrics["worst"].delta, metrics["gap"].delta
+    if worst.high < 0:
+        short.append("the worst class")
+        long.append(f"lowest class accuracy {_points(worst)}")
+    if gap.low > 0:
+        short.append("the gap")
+        long.append(f"gap {_points(gap)}")
+    return short, long
+
+
+def _points(found: Any) -> str:
+    """A difference with its interval, from an estimate or a record of a class."""
+    if isinstance(found, Estimate):
+        return f"{points(found.value)} points [{points(found.low)}, {points(found.high)}]"
+    return f"{points(found['delta'])} points [{points(found['low'])}, {points(found['high'])}]"
+
+
+def _joined(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def _evidence(shown: Mapping[str, Estimate], sure: set[str]) -> str:
@@ -341,28 +394,29 @@ def _evidence(shown: Mapping[str, Estimate], sure: set[str]) -> str:
     # an interval may leave out 0 where its widened form, which decides, does not: that has to be said
     doubt = {name for name, e in shown.items() if name not in sure and not e.low <= 0 <= e.high}
     parts = [
-        f"{words[name]} {points(shown[name].value)} points [{points(shown[name].low)}, {points(shown[name].high)}]"
-        + (" (not beyond chance as one of four questions)" if name in doubt else "")
+        f"{words[name]} {_points(shown[name])}"
+        + (" (not significant after Bonferroni correction, 4 tests)" if name in doubt else "")
         for name in words
         if not np.isnan(shown[name].value)
     ]
     return ", ".join(parts)
 
 
-def _tally(per_class: Any, confidence: float) -> str:
+def _tally(per_class: Any) -> str:
     gained = int((per_class["significant"] & (per_class["delta"] > 0)).sum())
     lost = int((per_class["significant"] & (per_class["delta"] < 0)).sum())
     if gained + lost == 0:
-        return "no single class changed beyond chance"
-    return f"beyond chance, {gained} class{'' if gained == 1 else 'es'} gained and {lost} lost"
+        return "no single class changed significantly"
+    return f"{gained} class{'' if gained == 1 else 'es'} gained and {lost} lost significantly"
 
 
 def _method(cells: Cells) -> str:
+    ranked = "random exchange of before and after for ranked metrics, Benjamini-Hochberg over classes"
     if cells.paired_once:
-        return "exact McNemar test with mid-p per class, Benjamini-Hochberg over classes; paired bootstrap for metrics"
+        return f"exact McNemar test with mid-p per class; {ranked}"
     return (
         f"{cells.num_before} runs before, {cells.num_after} after: variance of sampling plus variance between seeds "
-        "(Student's t), Benjamini-Hochberg over classes"
+        f"(Student's t); {ranked}"
     )
 
 
@@ -370,7 +424,7 @@ def _notes(cells: Cells, given_reference: bool) -> list[str]:
     notes = []
     if cells.paired_once:
         notes.append(
-            "one run a side: the intervals cover the choice of test samples, not how training varies from seed to seed; "
+            "one run per side: the intervals cover the choice of test samples, not how training varies from seed to seed; "
             "pass several runs to include it"
         )
     elif min(cells.num_before, cells.num_after) == 1:
@@ -379,6 +433,13 @@ def _notes(cells: Cells, given_reference: bool) -> list[str]:
         notes.append(
             "the reference ranking is that of *before* on these same samples: its hard third gains and its easy third "
             "loses even from a mere re-run (regression to the mean); the verdict uses the cross-fitted thirds"
+        )
+    if (small := int(((cells.support > 0) & (cells.support < SMALL)).sum())) > 0:
+        most = np.median(cells.support[cells.support > 0]) < SMALL
+        notes.append(
+            f"{small} class{'es have' if small > 1 else ' has'} fewer than {SMALL} samples: what happened to "
+            f"{'any third, ' if most else ''}the worst class, the worst tenth or the gap cannot be said from them, hence "
+            "the wide intervals of these differences"
         )
     if (absent := int((cells.support == 0).sum())) > 0:
         notes.append(f"{absent} class{'es have' if absent > 1 else ' has'} no samples and cannot be compared")

@@ -18,7 +18,15 @@ from classgap.checks import number
 from classgap.posthoc.estimators.base import PostHocMethod
 from classgap.posthoc.estimators.gap_dial import STRENGTHS, GapDial
 from classgap.posthoc.held_out import Array, Evidence
-from classgap.posthoc.selection import DEFAULT_RULE, choose, compare_predictions, fold_numbers, need_samples, splits
+from classgap.posthoc.selection import (
+    DEFAULT_RULE,
+    choose,
+    compare_predictions,
+    fold_numbers,
+    need_samples,
+    rejection,
+    splits,
+)
 
 if TYPE_CHECKING:
     from classgap.measure import Comparison
@@ -58,7 +66,8 @@ class Repair:
         candidates: All that were fitted, by label.
         skipped: Methods that could not be tried, with the reason.
         chosen: Label the rule picked, or None.
-        helps: Whether the chosen one raises the hard third or the balanced accuracy on the report part beyond noise.
+        helps: Whether the verdict of ``compare`` on the report part is an improvement (:data:`HELPFUL`).
+        overall: What the rule calls overall: ``"balanced"`` or ``"overall"`` accuracy.
         report_rows: Samples of the report part.
     """
 
@@ -68,6 +77,16 @@ class Repair:
     helps: bool
     rule: str
     report_rows: Array
+    overall: str = "balanced"
+
+    @property
+    def rejected(self) -> dict[str, str]:
+        """Candidates whose verdict on the report part is an improvement but that were not chosen, each with the reason."""
+        return {
+            label: rejection({n: c.selection for n, c in self.candidates.items()}, label, self.rule, self.overall)
+            for label, candidate in self.candidates.items()
+            if label != self.chosen and candidate.report.verdict.kind in HELPFUL
+        }
 
     @property
     def frontier(self) -> list[tuple[float, Candidate]]:
@@ -114,7 +133,8 @@ def repair(
     report = _compare(reporting, {n: _predict(m, reporting, slice(None)) for n, m in fitted.items()}, seed)
     order = sorted(fitted, key=lambda n: (n != chosen, -selection[n].metrics["hard"].delta.value))
     candidates = {n: Candidate(n, fitted[n], selection[n], report[n]) for n in order}
-    return Repair(candidates, skipped, chosen, _helps(candidates, chosen), rule, np.flatnonzero(set_aside))
+    helps = _helps(candidates, chosen)
+    return Repair(candidates, skipped, chosen, helps, rule, np.flatnonzero(set_aside), overall)
 
 
 def applicable(evidence: Evidence) -> tuple[dict[str, PostHocMethod], dict[str, str]]:
@@ -185,8 +205,9 @@ def _compare(evidence: Evidence, after: Mapping[str, Array], seed: int) -> dict[
     return compare_predictions(evidence.y, evidence.logits.argmax(axis=1), after, evidence.num_classes, seed=seed)
 
 
+# Verdicts of ``compare`` on the report part that count as help: the hard classes or the overall accuracy gained.
+HELPFUL = ("closed", "better", "better_hard", "traded", "likely_hard", "not_hard")
+
+
 def _helps(candidates: Mapping[str, Candidate], chosen: str | None) -> bool:
-    if chosen is None:
-        return False
-    change = candidates[chosen].report.metrics
-    return change["hard"].delta.low > 0 or (change["balanced"].delta.low > 0 and change["hard"].delta.high >= 0)
+    return chosen is not None and candidates[chosen].report.verdict.kind in HELPFUL

@@ -84,6 +84,17 @@ def choose(candidates: Mapping[str, Comparison], rule: str = DEFAULT_RULE, overa
     return RULES[rule][0](candidates, overall)
 
 
+def rejection(candidates: Mapping[str, Comparison], label: str, rule: str, overall: str) -> str:
+    """Why ``rule`` did not choose the candidate ``label``, in words."""
+    delta = candidates[label].metrics[overall].delta
+    words = "balanced accuracy" if overall == "balanced" else "overall accuracy"
+    if choose({label: candidates[label]}, rule, overall) is None:
+        how = "significantly lower" if delta.high < 0 else "lower"
+        return f"its {words} is {how} in cross-fitting ({100 * delta.value:+.1f} points), which {rule} does not allow"
+    wanted = words if rule == "best_overall" else "accuracy of the hard third"
+    return f"another method gains more {wanted} in cross-fitting"
+
+
 def need_samples(evidence: Evidence, num_folds: int, what: str) -> None:
     """Refuse cross-fitting on next to nothing."""
     if len(evidence.y) < 2 * num_folds or (evidence.held_out > 1).sum() < 2:

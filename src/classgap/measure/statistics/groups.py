@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap.arrays import Float64s, Ints, divide
+from classgap.arrays import BLOCK_ENTRIES, Float64s, Ints
 
 THIRDS = ("easy", "medium", "hard")
 FREQUENCIES = ("many", "medium", "few")
@@ -63,13 +63,20 @@ def membership(group: Ints, present: NDArray[np.bool_]) -> Float64s:
     return np.asarray(member / np.maximum(member.sum(1, keepdims=True), 1))
 
 
+def rank_weights(num_classes: int, remainder: Remainder = "first") -> Float64s:
+    """``(3, K)`` weights of the thirds by rank: column 0 is the best class. A row of zeros for an empty group."""
+    group = np.repeat(np.arange(3), third_sizes(num_classes, remainder))
+    return membership(group, np.ones(num_classes, dtype=bool))
+
+
 @dataclass(frozen=True, eq=False)
 class CrossFit:
-    """Cross-fitted group means.
+    """Cross-fitted sums of ranked class accuracies.
 
     Attributes:
-        means: ``(3, S)``: mean accuracy of the easy, medium and hard third, for each of S columns of outcomes.
-        squared: ``(3, K)``: squared weights of the classes, averaged over splits, for variances. A class near a
+        means: ``(M, S)``: for each of M rows of rank weights (by default the easy, medium and hard third) and each of S
+            columns of outcomes, the weighted sum of class accuracies.
+        squared: ``(M, K)``: squared weights of the classes, averaged over splits, for variances. A class near a
             boundary moves between groups from split to split; these weights give the variance as if each split's groups
             were fixed, which errs on the wide side where the ranking is all noise.
     """
@@ -86,32 +93,57 @@ def cross_fit(
     num_classes: int,
     *,
     rng: np.random.Generator,
-    splits: int = 50,
+    splits: int | None = None,
     remainder: Remainder = "first",
+    weights: Float64s | None = None,
 ) -> CrossFit:
     """Rank classes on one half of the samples, score them on the other, swap, and average over random ``splits``.
 
     Samples come as cells: ``count[i]`` samples of class ``class_of[i]`` share ``ranked_by[i]`` (their mean ranks the
     class) and the ``outcomes[i]`` to average. Each sample tosses a coin for its half, so thinning the cell counts is
-    the same as splitting rows, and no row is touched.
+    the same as splitting rows, and no row is touched. Every class with samples is scored in every split: one whose
+    samples all fell into the ranking half is scored on them and ranked without them, at the mean of all classes. A class
+    is ranked by its accuracy with one pseudo-sample at that mean.
+
+    The classes that look worst on one half are not all among the truly worst: the sum over them lies between that of the
+    truly worst classes and the mean of all, and the smaller the classes the nearer to the mean.
+
+    Args:
+        splits: Number of random splits; by default 50, fewer with more than 20 000 classes, but at least 10.
+        weights: ``(M, K present)`` weight of each rank, best class first; by default those of :func:`rank_weights`.
     """
-    means = np.zeros((3, outcomes.shape[1]))
-    squared = np.zeros((3, num_classes))
-    scored = np.zeros((3, 1))
-    for _ in range(splits):
-        half = rng.binomial(count, 0.5)
-        for ranking, scoring in ((half, count - half), (count - half, half)):
-            group = thirds(_class_means(class_of, ranking, ranked_by, num_classes), remainder)
-            accuracy = np.stack([_class_means(class_of, scoring, o, num_classes) for o in outcomes.T], axis=1)
-            member = membership(group, ~np.isnan(accuracy[:, 0]))
-            used = member.any(1, keepdims=True)
-            means += member @ np.nan_to_num(accuracy)
-            squared += member**2
-            scored += used
-    averages = np.clip(divide(means, scored), 0, 1)  # rounding may leave 1 + 2e-16
-    return CrossFit(averages, squared / np.maximum(scored, 1))
+    keep = np.argsort(class_of, kind="stable")
+    keep = keep[count[keep] > 0]
+    class_of, count, ranked_by, outcomes = class_of[keep], count[keep], ranked_by[keep], outcomes[keep]
+    starts = np.flatnonzero(np.concatenate(([True], class_of[1:] != class_of[:-1])))
+    present = class_of[starts]
+    ranks = rank_weights(len(present), remainder) if weights is None else weights
+    splits = int(np.clip(1_000_000 // max(num_classes, 1), 10, 50)) if splits is None else splits
+    means, squared = np.zeros((len(ranks), outcomes.shape[1])), np.zeros((len(ranks), num_classes))
+    prior = float((count * ranked_by).sum() / max(count.sum(), 1))
+    step = max(1, BLOCK_ENTRIES // (8 * max(len(count), 1)))
+    for start in range(0, splits, step):
+        half = rng.binomial(count, 0.5, size=(min(step, splits - start), len(count)))
+        halves = np.concatenate([half, count - half])
+        order, scored = _split(halves, count, ranked_by, starts, prior)
+        of_class = np.argsort(order, axis=1)  # the rank of every class
+        size = np.add.reduceat(scored, starts, axis=1)
+        for column in range(outcomes.shape[1]):
+            accuracy = np.add.reduceat(scored * outcomes[:, column], starts, axis=1) / size
+            means[:, column] += ranks @ np.take_along_axis(accuracy, order, axis=1).sum(0)
+        for row, by_rank in enumerate(ranks):
+            squared[row, present] += (by_rank**2)[of_class].sum(0)
+    used = ranks.any(1, keepdims=True)
+    return CrossFit(np.where(used, means / (2 * splits), np.nan), squared / (2 * splits))
 
 
-def _class_means(class_of: Ints, count: Ints, value: Float64s, num_classes: int) -> Float64s:
-    total = np.bincount(class_of, weights=count * value, minlength=num_classes)
-    return divide(total, np.bincount(class_of, weights=count, minlength=num_classes))
+def _split(halves: Ints, count: Ints, ranked_by: Float64s, starts: Ints, prior: float) -> tuple[Ints, Ints]:
+    """For each row of cells ranked on: the classes from best to worst, and the cells to score on."""
+    totals = np.add.reduceat(count, starts)
+    taken = np.add.reduceat(halves, starts, axis=1)
+    lengths = np.diff(np.append(starts, len(count)))
+    everything = taken == totals
+    ranking = np.where(np.repeat(everything, lengths, axis=1), 0, halves)
+    hits = np.add.reduceat(ranking * ranked_by, starts, axis=1)
+    score = (hits + prior) / (np.where(everything, 0, taken) + 1)
+    return np.argsort(-score, axis=1, kind="stable"), count - ranking

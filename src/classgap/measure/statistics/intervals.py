@@ -1,4 +1,4 @@
-"""Intervals of class accuracies, of their weighted means, and of metrics computed from them."""
+"""Intervals of class accuracies and of their weighted means."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from classgap.arrays import BLOCK_ENTRIES, Float64s, Ints, divide
-from classgap.measure.statistics.groups import Remainder
-from classgap.measure.statistics.metrics import evaluate
-from classgap.measure.statistics.noise import Spread
 
 
 def z_value(confidence: float) -> float:
@@ -37,26 +34,66 @@ def wilson(share: Float64s, size: Float64s | Ints, confidence: float) -> tuple[F
     return np.clip(np.minimum(centre - half, share), 0, 1), np.clip(np.maximum(centre + half, share), 0, 1)
 
 
+def clopper_pearson(correct: Ints, support: Ints, tail: float, *, upper: bool) -> Float64s:
+    """Exact bound of a binomial share that fails with probability ``tail`` at most; sizes must be positive.
+
+    Example:
+        >>> clopper_pearson(np.array([0, 10]), np.array([10, 10]), 0.025, upper=True).round(3)
+        array([0.308, 1.   ])
+    """
+    from scipy.special import betaincinv
+
+    if not upper:
+        return 1 - clopper_pearson(support - correct, support, tail, upper=True)
+    wrong = support - correct
+    return np.where(wrong > 0, betaincinv(correct + 1, np.maximum(wrong, 1), 1 - tail), 1.0)
+
+
 def mean_interval(
     value: Float64s, squared: Float64s, correct: Ints, support: Ints, confidence: float
 ) -> tuple[Float64s, Float64s]:
-    """Wilson interval of weighted means of class accuracies at their effective sample size.
+    """Interval of weighted means of class accuracies: Clopper and Pearson's, for samples of unequal weight.
 
-    The variance is that of independent classes; each class's share gets one pseudo-sample at the group's value, so a
-    class with one sample or no error still counts as uncertain. The effective size is never taken larger than that of
-    classes all alike: a small class without an error says little about how accurate it is.
+    A bound is the quantile of a beta distribution whose mean and size follow from the weighted number of right (or wrong)
+    samples and its variance, after one more sample of the largest weight (the idea of Fay and Feuer 1997 for weighted
+    Poisson counts). With equal weights it is the exact interval. In the variance each class's share gets one pseudo-sample at
+    the group's value, so a class with one sample or no error still counts as uncertain, and the variance is never taken
+    smaller than that of classes all alike.
 
     Args:
         value: ``(G,)`` the means.
         squared: ``(G, K)`` squared weights of the classes in each mean.
+    Example:
+        >>> low, high = mean_interval(np.array([0.9]), np.full((1, 2), 0.25), np.array([4, 5]), np.array([5, 5]), 0.95)
+        >>> low.round(3), high.round(3)  # 9 of 10
+        (array([0.555]), array([0.997]))
     """
+    tail = (1 - confidence) / 2
+    low = mean_bound(value, squared, correct, support, tail, upper=False)
+    return low, mean_bound(value, squared, correct, support, tail, upper=True)
+
+
+def mean_bound(
+    value: Float64s, squared: Float64s, correct: Ints, support: Ints, tail: float, *, upper: bool
+) -> Float64s:
+    """One end of :func:`mean_interval`, which fails with probability ``tail``."""
+    if upper:
+        return np.maximum(_upper(value, squared, correct, support, tail), value)
+    return np.minimum(1 - _upper(1 - value, squared, support - correct, support, tail), value)
+
+
+def _upper(value: Float64s, squared: Float64s, correct: Ints, support: Ints, tail: float) -> Float64s:
+    """Upper bound of a weighted mean; nan where nothing has weight."""
+    from scipy.special import betaincinv
+
     size = np.maximum(support, 1)
     share = (correct + value[:, None]) / (support + 1)
-    variance = (squared * share * (1 - share) / size).sum(1)
-    of_equal_classes = divide(1, (squared / size).sum(1))
-    effective = np.fmin(divide(value * (1 - value), variance), of_equal_classes)
-    # a cross-fitted mean may be 1 although its classes have errors: at least one sample stands behind it
-    return wilson(value, np.maximum(effective, np.minimum(1, of_equal_classes)), confidence)
+    heaviest = (np.sqrt(squared) / size).max(1)
+    variance = np.fmax((squared * share / size).sum(1), value * (squared / size).sum(1))
+    first = divide((value + heaviest) ** 2, variance + heaviest**2)
+    second = first * divide(1 - value, value + heaviest)
+    bound = betaincinv(first, np.maximum(second, np.finfo(np.float64).tiny), 1 - tail)
+    return np.where(second > 0, bound, np.where(np.isnan(first), np.nan, 1.0))
 
 
 def bootstrap_accuracy(
@@ -90,34 +127,3 @@ def replicate_blocks(num_replicates: int, num_classes: int) -> Iterator[int]:
     step = max(1, BLOCK_ENTRIES // max(num_classes, 1))
     for start in range(0, num_replicates, step):
         yield min(step, num_replicates - start)
-
-
-def observed_intervals(
-    correct: Ints,
-    support: Ints,
-    *,
-    confidence: float,
-    n_boot: int,
-    rng: np.random.Generator,
-    remainder: Remainder = "first",
-) -> tuple[Float64s, Float64s, Float64s]:
-    """Value and interval of every metric of ``FROM_ACCURACY``, as observed on these samples.
-
-    The interval is for the value the metric has on average over test sets of this size. For a mean that is the truth;
-    for the worst class, the gap and other extremes it is not (see :func:`classgap.measure.statistics.noise.corrected`). Hits are
-    redrawn around accuracies pulled together to their estimated true spread (:meth:`Spread.shrunk`); redrawing around
-    the observed ones would add the sampling noise a second time. Absent classes must have been left out.
-    """
-    value = evaluate(correct / support, remainder=remainder)
-    centre = Spread.estimate(correct, support, confidence).shrunk(correct, support)
-    draws = np.concatenate(
-        [
-            evaluate(_binomial(support, centre, block, rng).T / support, remainder=remainder)
-            for block in replicate_blocks(n_boot, len(support))
-        ]
-    )
-    deviation = draws - draws.mean(0)
-    tail = (1 - confidence) / 2
-    below, above = np.quantile(deviation, [tail, 1 - tail], axis=0)
-    low, high = np.clip(value - above, 0, 1), np.clip(value - below, 0, 1)
-    return value, np.minimum(low, value), np.maximum(high, value)

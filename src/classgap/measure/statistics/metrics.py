@@ -38,17 +38,25 @@ def _third(which: int, remainder: Remainder = "first") -> Callable[[Float64s], F
     return mean
 
 
+def worst_decile_size(num_classes: int) -> int:
+    """Number of classes in the worst tenth: at least one."""
+    return max(1, round(num_classes / 10))
+
+
 def _worst_decile(accuracy: Float64s) -> Float64s:
-    return np.asarray(accuracy[..., -max(1, round(accuracy.shape[-1] / 10)) :].mean(-1))
+    return np.asarray(accuracy[..., -worst_decile_size(accuracy.shape[-1]) :].mean(-1))
+
+
+def gini_weights(num_classes: int) -> Float64s:
+    """Weight of each class, best first: their weighted sum over the mean accuracy is the Gini index."""
+    return (num_classes - 1 - 2 * np.arange(num_classes)) / max(num_classes, 1) ** 2
 
 
 def _gini(accuracy: Float64s) -> Float64s:
     """Mean absolute difference of two classes over twice the mean; 0 when all are equal (also all 0)."""
-    size = accuracy.shape[-1]
-    weight = size - 1 - 2 * np.arange(size)  # descending order: the best class has the largest weight
-    total = accuracy.sum(-1)
-    spread = (accuracy * weight).sum(-1)
-    return np.asarray(np.divide(spread, size * total, out=np.zeros_like(total), where=total > 0))
+    mean = accuracy.mean(-1)
+    spread = (accuracy * gini_weights(accuracy.shape[-1])).sum(-1)
+    return np.asarray(np.divide(spread, mean, out=np.zeros_like(mean), where=mean > 0))
 
 
 def _harmonic_mean(accuracy: Float64s) -> Float64s:

@@ -10,7 +10,7 @@ With one seed a side it cannot be seen and is left out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,11 +19,15 @@ from numpy.typing import NDArray
 
 from classgap.arrays import Float64s, Ints, divide, group_sums
 from classgap.measure.audit_report import Estimate
+from classgap.measure.statistics.estimating import Estimates, estimate_metrics
 from classgap.measure.statistics.groups import Remainder
 from classgap.measure.statistics.intervals import replicate_blocks
 from classgap.measure.statistics.metrics import FROM_ACCURACY, evaluate
 
 _BORROWED_FREEDOM = 4  # how many seeds' worth of evidence the average class lends to each class's seed variance
+SMALL = 5  # classes with fewer samples do not tell how far apart the true accuracies are
+ONE_CLASS_DECIDES = ("worst", "worst_decile", "gap", "harmonic_mean", "geometric_mean")
+_UNCERTAIN_NOISE = 0.5  # share of the removed noise of each side that is regarded as uncertain
 _MAX_PACKED_RUNS = 40  # the pattern of hits and the class index share one 64-bit key
 
 
@@ -114,11 +118,17 @@ class Pooled:
     sampling: float
     seeds: float
     freedom: int
+    shift: float = 0.0  # the interval has a second centre: value + shift
+    slack: float = 0.0  # added to each side
+    outer: tuple[float, float] | None = None  # the interval is never narrower than this
 
     def at(self, confidence: float, *, low: float = -1.0, high: float = 1.0) -> Estimate:
         """The estimate with its interval, clipped to what is possible."""
-        half = float(half_width(self.sampling, self.seeds, self.freedom, (1 - confidence) / 2))
-        return Estimate(self.value, max(low, self.value - half), min(high, self.value + half))
+        half = float(half_width(self.sampling, self.seeds, self.freedom, (1 - confidence) / 2)) + self.slack
+        bottom, top = self.value + min(0.0, self.shift) - half, self.value + max(0.0, self.shift) + half
+        if self.outer is not None:
+            bottom, top = min(bottom, self.outer[0]), max(top, self.outer[1])
+        return Estimate(self.value, max(low, bottom), min(high, top))
 
 
 def half_width(sampling: Any, seeds: Any, freedom: int, tail: Any) -> Any:
@@ -170,79 +180,184 @@ def group_changes(cells: Cells, squared: Float64s, by_seed: Float64s) -> list[di
 
 
 def _sampling_variance(cells: Cells, squared: Float64s, view: str) -> float:
-    """Variance of a weighted mean of class means; each class gets a pseudo-sample of the group's average square.
+    """Variance of a weighted mean of class means, for classes of any size.
 
-    Two further pseudo-samples, one each way, keep a group in which no sample changed from looking certain.
+    A sample of weight ``w`` that changed by ``d`` adds ``w² d²``: the variance it has if gains and losses are equally
+    likely, which needs no second sample of its class. Of the square of a class's mean change, the share
+    ``(n - 1) / (n + 9)`` is taken off: nothing with one sample, nearly all with many. Two further changed samples, with the
+    weight that the changed samples have on average, keep a group in which few samples changed from looking certain.
+    For the accuracies before and after (``view``), the variance within classes is estimated from classes with two
+    samples or more, with one pseudo-sample of the variance within the group as a whole.
     """
     signs = VIEWS[view]
     value = signs[0] * cells.before + signs[1] * cells.after
-    mean = divide(cells.class_sum(value), cells.support)
-    value = value - mean[cells.class_of]
-    spread = cells.class_sum(value**2)
+    size = np.maximum(cells.support, 1)
+    mean = np.nan_to_num(divide(cells.class_sum(value), cells.support))
+    square = cells.class_sum(value**2)
     member = squared > 0
-    typical = (spread[member].sum() + 2) / (cells.support[member].sum() + 2)
-    return float((squared * (spread + typical) / np.maximum(cells.support, 1) ** 2).sum())
+    if not member.any():
+        return 0.0
+    if view == "delta":
+        spread = square - (size - 1) / (size + 9) * size * mean**2
+        weight = squared / size**2  # of one sample
+        changed = square + cells.support / cells.support[member].sum()
+        extra = 2 * (weight**2 * changed).sum() / (weight * changed).sum()
+        typical = square[member].sum() / cells.support[member].sum()
+        return float((weight * (spread + 0.5 * typical * member)).sum() + extra)
+    centre = cells.class_sum(value)[member].sum() / cells.support[member].sum()
+    typical = (square[member].sum() + 1) / (cells.support[member].sum() + 2) - centre**2
+    return float((squared * (square - size * mean**2 + max(typical, 0.0)) / size**2).sum())
+
+
+@dataclass(frozen=True)
+class MetricChange:
+    """A metric before and after, pooled over the runs of each side, and its difference."""
+
+    before: Estimate
+    after: Estimate
+    delta: Pooled
 
 
 def metric_changes(
-    cells: Cells, *, n_boot: int, rng: np.random.Generator, remainder: Remainder
-) -> dict[str, dict[str, Pooled]]:
-    """Before, after and delta of every metric under each run's own ranking, by a paired bootstrap of the samples."""
-    names = ("overall", *FROM_ACCURACY)
-    present = np.flatnonzero(cells.support)
-    share = cells.support[present] / cells.support.sum()
+    cells: Cells, *, n_boot: int, confidence: float, rng: np.random.Generator, remainder: Remainder
+) -> dict[str, MetricChange]:
+    """Before, after and delta of every metric under each run's own ranking.
+
+    Overall and balanced accuracy are weighted means (:func:`group_changes`). The noise of the other differences is measured
+    by exchanging *before* and *after* at random, sample by sample: under "no difference" every such exchange is as likely as
+    what was seen, so the interval leaves out 0 in at most the stated share of cases, for any metric and any class size.
+    It is widened where the difference is not 0 and the sampling noise of the two sides need not cancel: it holds the
+    noise-corrected difference too (:mod:`classgap.measure.statistics.deconvolution`), with half of what was removed regarded as
+    uncertain, and where classes are small (:data:`SMALL`) it is as wide as each side's own interval for the truth.
+    """
+    runs = _estimate_runs(cells, confidence, n_boot, rng, remainder)
+    spread = _exchange_spread(cells, confidence, n_boot, rng, remainder)
+    linear = _linear_changes(cells)
+    decided = _decided_by_small_classes(cells.support)
+    results = {}
+    for m, name in enumerate(METRIC_NAMES):
+        estimates = [run.metrics[name] for run in runs]
+        by_seed = np.array([estimate.value for estimate in estimates])
+        delta = linear.get(name)
+        if delta is None:
+            sampling = float(spread[m]) ** 2
+            noise_between = _seed_share(cells) * sampling * (cells.num_before * cells.num_after / len(runs))
+            sides = _sides(cells, [run.clean[name] - run.metrics[name].value for run in runs])
+            delta = replace(
+                pool(cells, "delta", by_seed, sampling, noise_between),
+                shift=sides[1] - sides[0],
+                slack=_UNCERTAIN_NOISE * float(np.hypot(*sides)),
+                outer=_outer(cells, estimates) if name in decided else None,
+            )
+        levels = _levels(cells, estimates)
+        results[name] = MetricChange(*levels, delta)
+    return results
+
+
+METRIC_NAMES = ("overall", *FROM_ACCURACY)
+
+
+def _estimate_runs(
+    cells: Cells, confidence: float, draws: int, rng: np.random.Generator, remainder: Remainder
+) -> list[Estimates]:
+    """Every run on its own."""
+    hits = np.rint(np.nan_to_num(cells.accuracy) * cells.support[:, None]).astype(np.int64)
+    settings: dict[str, Any] = {"confidence": confidence, "draws": min(draws, 200), "remainder": remainder}
+    return [estimate_metrics(column, cells.support, rng=rng, **settings) for column in hits.T]
+
+
+def _exchange_spread(
+    cells: Cells, confidence: float, n_boot: int, rng: np.random.Generator, remainder: Remainder
+) -> Float64s:
+    """Standard error of every metric's difference such that a normal interval ends where few exchanges go beyond."""
+    from scipy.special import ndtri
+
+    share = cells.support[cells.support > 0] / cells.support.sum()
 
     def evaluated(accuracy: Float64s) -> Float64s:
         overall = (accuracy * share).sum(-1, keepdims=True)
         return np.concatenate([overall, evaluate(accuracy, remainder=remainder)], axis=-1)
 
-    value = evaluated(cells.accuracy[present].T)  # (S, M)
-    draws = np.concatenate(
-        [evaluated(_resample(cells, block, rng)) for block in replicate_blocks(n_boot, len(cells.count))]
-    )  # (B, S, M)
+    exchanged = np.concatenate(
+        [evaluated(_exchange(cells, block, rng)) for block in replicate_blocks(n_boot, len(cells.count))]
+    )  # (B, 2, M)
+    noise = np.abs(exchanged[:, 1] - exchanged[:, 0])
+    # the smallest bound that at most the stated share of exchanges exceeds, what was seen being one of them
+    place = min(len(noise) - 1, int(np.ceil(confidence * (len(noise) + 1))) - 1)
+    return np.asarray(np.maximum(np.sort(noise, axis=0)[place] / ndtri((1 + confidence) / 2), noise.std(0)))
+
+
+def _linear_changes(cells: Cells) -> dict[str, Pooled]:
+    """Differences of the means over samples and over classes."""
+    present = cells.support > 0
+    weight = np.stack([cells.support / cells.support.sum(), present / present.sum()])
+    found = group_changes(cells, weight**2, weight @ np.nan_to_num(cells.accuracy))
+    return {"overall": found[0]["delta"], "balanced": found[1]["delta"]}
+
+
+def _sides(cells: Cells, by_run: Sequence[float]) -> tuple[float, float]:
+    """Mean over the runs before and over the runs after."""
     split = cells.num_before
-    within = draws.var(0)  # of one run
-    results: dict[str, dict[str, Pooled]] = {}
-    for m, name in enumerate(names):
-        sides = draws[:, :split, m].mean(1), draws[:, split:, m].mean(1)
-        results[name] = {}
-        for view, signs in VIEWS.items():
-            sampling = float(np.var(signs[0] * sides[0] + signs[1] * sides[1], ddof=1))
-            shared = _shared_variance(draws[:, :split, m], draws[:, split:, m])
-            noise = max(0.0, float(within[:, m].mean()) - shared)
-            results[name][view] = pool(cells, view, value[:, m], sampling, noise)
-    return results
+    return float(np.mean(by_run[:split])), float(np.mean(by_run[split:]))
 
 
-def _shared_variance(*sides: Float64s) -> float:
-    """Mean covariance between runs of the same side over replicates ``(B, runs)``: the part all runs have in common."""
-    covariances = []
-    for side in sides:
-        matrix = np.atleast_2d(np.cov(side, rowvar=False))
-        covariances += list(matrix[np.triu_indices(len(matrix), 1)])
-    return float(np.mean(covariances)) if covariances else 0.0
+def _outer(cells: Cells, estimates: Sequence[Estimate]) -> tuple[float, float]:
+    """Differences between the ends of each side's intervals for the true accuracies."""
+    lows, highs = (_sides(cells, [getattr(e, end) for e in estimates]) for end in ("low", "high"))
+    return lows[1] - highs[0], highs[1] - lows[0]
 
 
-def _resample(cells: Cells, size: int, rng: np.random.Generator) -> Float64s:
-    """Class accuracies ``(size, S, K present)`` after redrawing each class's samples with replacement.
+def _levels(cells: Cells, estimates: Sequence[Estimate]) -> tuple[Estimate, Estimate]:
+    """Mean estimate of each side; with several runs the variance between them is added to the distance of both ends."""
+    values, lows, highs = (_sides(cells, [getattr(e, end) for e in estimates]) for end in ("value", "low", "high"))
+    between = float(_between(cells, np.array([e.value for e in estimates]))) if len(estimates) > 2 else 0.0
+    sides = []
+    for value, low, high, runs in zip(values, lows, highs, (cells.num_before, cells.num_after), strict=True):
+        extra = float(half_width(0.0, between / runs, len(estimates) - 2, 0.025)) if between else 0.0
+        below, above = np.hypot(value - low, extra), np.hypot(high - value, extra)
+        sides.append(Estimate(value, float(max(0.0, value - below)), float(min(1.0, value + above))))
+    return sides[0], sides[1]
 
-    Counts are multinomial over the cells of a class, drawn cell by cell as binomials of what is left.
+
+def _seed_share(cells: Cells) -> float:
+    """Share of the sampling variance of the mean change that also shows between the runs of a side."""
+    if cells.paired_once:
+        return 0.0
+    change = (cells.after - cells.before) ** 2
+    total = float((cells.count * change).sum())
+    scale = 1 / cells.num_before + 1 / cells.num_after
+    between = scale * float((cells.support * np.nan_to_num(cells.seed_noise)).sum())
+    return min(1.0, between / total) if total > 0 else 0.0
+
+
+def _decided_by_small_classes(support: Ints) -> tuple[str, ...]:
+    """Metrics whose truth the samples do not tell: all ranked ones where most classes are small, and those that a single
+    class decides where any class is.
+    """
+    size = support[support > 0]
+    if np.median(size) < SMALL:
+        return FROM_ACCURACY
+    return ONE_CLASS_DECIDES if size.min() < SMALL else ()
+
+
+def _exchange(cells: Cells, size: int, rng: np.random.Generator) -> Float64s:
+    """Class accuracies ``(size, 2, K present)`` of *before* and *after*, exchanged in half of each cell's samples at random.
+
+    With several runs per side a sample's value is its share of runs that are right.
     """
     starts = np.flatnonzero(np.concatenate(([True], cells.class_of[1:] != cells.class_of[:-1])))
-    lengths = np.diff(np.append(starts, len(cells.count)))
     support = np.add.reduceat(cells.count, starts)
-    left = np.broadcast_to(support, (size, len(support))).copy()
-    mass = support.copy()
-    drawn = np.zeros((size, len(cells.count)), dtype=np.int64)
-    for position in range(int(lengths.max())):
-        which = np.flatnonzero(lengths > position)
-        cell = starts[which] + position
-        drawn[:, cell] = rng.binomial(left[:, which], cells.count[cell] / mass[which])
-        left[:, which] -= drawn[:, cell]
-        mass[which] -= cells.count[cell]
-        mass[mass == 0] = 1  # nothing left to draw: the share is 0/1
-    hits = [np.add.reduceat(drawn * column.astype(np.int64), starts, axis=1) for column in cells.right.T]
-    return np.stack(hits, axis=1) / support
+    change = cells.after - cells.before
+    moved = np.flatnonzero(change != 0)
+    total = np.add.reduceat(cells.count * (cells.before + cells.after), starts)
+    owner = np.searchsorted(starts, moved, side="right") - 1
+    flipped = rng.binomial(cells.count[moved], 0.5, size=(size, len(moved)))
+    by_cell = (2 * flipped - cells.count[moved]) * change[moved]
+    difference = np.zeros((size, len(starts)))
+    if len(moved):
+        first = np.flatnonzero(np.concatenate(([True], owner[1:] != owner[:-1])))
+        difference[:, owner[first]] = np.add.reduceat(by_cell, first, axis=1)
+    return np.asarray(np.stack([total - difference, total + difference], axis=1) / (2 * support))
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,10 +15,10 @@ from torch import nn
 from classgap import registry
 from classgap.checks import InputError
 from classgap.data import TrainingData
-from classgap.train.build import build_network, declared_loss
-from classgap.train.config import MethodConfig, PartConfig, TrainConfig, read_run
-from classgap.train.folder import has_results, write_results, write_run
-from classgap.train.loop import Progress, Trainer, Trains, Watcher
+from classgap.training.build import build_network, declared_loss
+from classgap.training.config import MethodConfig, PartConfig, TrainConfig, read_run
+from classgap.training.folder import has_results, write_results, write_run
+from classgap.training.loop import Progress, Trainer, Trains, Watcher
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from classgap.checks import InputError, number, one_of, whole
 from classgap.posthoc import PostHocMethod
 from classgap.registry import Choice, Float, Int, method
 from classgap.samplers import RepeatSampler, error_repeats
-from classgap.train.build import declared_loss
-from classgap.train.config import MethodConfig, PartConfig, ScheduleConfig, TrainConfig
-from classgap.train.loop import Trainer
-from classgap.train.stages.base import Phase, Stages, plain_run
-from classgap.train.stages.estimators import FittedTrainer, RefitTrainer
+from classgap.training.build import declared_loss
+from classgap.training.config import MethodConfig, PartConfig, ScheduleConfig, TrainConfig
+from classgap.training.loop import Trainer
+from classgap.training.stages.base import Phase, Stages, plain_run
+from classgap.training.stages.estimators import FittedTrainer, RefitTrainer
 
 
 @method(

@@ -10,13 +10,13 @@ from lightning_fabric import Fabric
 
 from classgap.checks import InputError
 from classgap.data import load_data
-from classgap.train.config import TrainConfig, read_run
-from classgap.train.epoch import read_log
-from classgap.train.folder import write_results, write_run
-from classgap.train.loop import Trainer, Watcher
-from classgap.train.outputs import Predictions
-from classgap.train.precision import require_precision
-from classgap.train.stages.base import open_run
+from classgap.training.config import TrainConfig, read_run
+from classgap.training.epoch import read_log
+from classgap.training.folder import write_results, write_run
+from classgap.training.loop import Trainer, Watcher
+from classgap.training.outputs import Predictions
+from classgap.training.precision import require_precision
+from classgap.training.stages.base import open_run
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ def fit(
         resume: Continue a run that was cut off; bit for bit what it would have become. Starts from the beginning where
             there is nothing to continue.
         devices: How many, ``"auto"`` for all; as Lightning Fabric understands it, like ``accelerator`` and ``strategy``.
-        watch: Called with a :class:`~classgap.train.Progress` after every step and epoch.
+        watch: Called with a :class:`~classgap.training.Progress` after every step and epoch.
     """
     folder = Path(folder)
     trainer = start(

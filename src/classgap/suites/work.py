@@ -11,16 +11,16 @@ import numpy as np
 import torch
 
 import classgap
-from classgap.bench.jobs import Job, JobFolder
-from classgap.bench.results import Candidate, Result, pack
-from classgap.bench.select import VALIDATION_RULES
 from classgap.data import Split
 from classgap.measure.statistics.groups import THIRDS
-from classgap.train.checkpoint import replace_file
-from classgap.train.config import read_run
-from classgap.train.epoch import read_log
-from classgap.train.loop import DivergedError, Progress, Trainer
-from classgap.train.run import start
+from classgap.suites.jobs import Job, JobFolder
+from classgap.suites.results import Candidate, Result, pack
+from classgap.suites.select import VALIDATION_RULES
+from classgap.training.checkpoint import replace_file
+from classgap.training.config import read_run
+from classgap.training.epoch import read_log
+from classgap.training.loop import DivergedError, Progress, Trainer
+from classgap.training.run import start
 
 Watch = Callable[[float], None]
 

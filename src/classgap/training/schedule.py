@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import math
 
-from classgap.train.config import ScheduleConfig
+from classgap.training.config import ScheduleConfig
 
 
 def rate_factor(schedule: ScheduleConfig, epoch: float, epochs: int) -> float:

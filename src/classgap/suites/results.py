@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap.bench.jobs import Job, JobFolder, job_key
-from classgap.bench.records import placed_records, write_archive
 from classgap.checks import InputError
-from classgap.train.config import TrainConfig
+from classgap.suites.jobs import Job, JobFolder, job_key
+from classgap.suites.records import placed_records, write_archive
+from classgap.training.config import TrainConfig
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]

@@ -17,7 +17,7 @@ from classgap.checks import InputError
 from classgap.measure.statistics.metrics import evaluate
 
 if TYPE_CHECKING:
-    from classgap.bench.results import Candidate, Result
+    from classgap.suites.results import Candidate, Result
 
 Record = Mapping[str, Any]
 

@@ -19,12 +19,12 @@ import classgap
 from classgap.checks import InputError
 from classgap.data import Batch, Batches, Normalise, Split, TrainingData, mixed_seed, policies
 from classgap.heads import CosineHead, FeatureTap, cosine_heads, learned_scales
-from classgap.train.build import build_mix, build_network, build_optimizer, build_order
-from classgap.train.checkpoint import read_checkpoint, restore_rng, rng_state, save_checkpoint
-from classgap.train.config import TrainConfig
-from classgap.train.epoch import EpochMeter, accuracy_by_class, add_groups, append_log, cut_log
-from classgap.train.outputs import Predictions, forward_all
-from classgap.train.schedule import rate_factor
+from classgap.training.build import build_mix, build_network, build_optimizer, build_order
+from classgap.training.checkpoint import read_checkpoint, restore_rng, rng_state, save_checkpoint
+from classgap.training.config import TrainConfig
+from classgap.training.epoch import EpochMeter, accuracy_by_class, add_groups, append_log, cut_log
+from classgap.training.outputs import Predictions, forward_all
+from classgap.training.schedule import rate_factor
 
 Array = NDArray[np.float32]
 Trains = Literal["all", "body", "head"]

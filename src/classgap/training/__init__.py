@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from classgap.train.config import (
+from classgap.training.config import (
     DataConfig,
     MethodConfig,
     ModelConfig,
@@ -16,16 +16,16 @@ from classgap.train.config import (
 )
 
 if TYPE_CHECKING:
-    from classgap.train.loop import Progress, Trainer
-    from classgap.train.outputs import Predictions
-    from classgap.train.run import TrainResult, fit
+    from classgap.training.loop import Progress, Trainer
+    from classgap.training.outputs import Predictions
+    from classgap.training.run import TrainResult, fit
 
 _LAZY = {
-    "Predictions": "classgap.train.outputs",
-    "Progress": "classgap.train.loop",
-    "TrainResult": "classgap.train.run",
-    "Trainer": "classgap.train.loop",
-    "fit": "classgap.train.run",
+    "Predictions": "classgap.training.outputs",
+    "Progress": "classgap.training.loop",
+    "TrainResult": "classgap.training.run",
+    "Trainer": "classgap.training.loop",
+    "fit": "classgap.training.run",
 }
 __all__ = [
     "DataConfig",
@@ -46,4 +46,4 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(importlib.import_module(_LAZY[name]), name)
-    raise AttributeError(f"module 'classgap.train' has no attribute {name!r}")
+    raise AttributeError(f"module 'classgap.training' has no attribute {name!r}")

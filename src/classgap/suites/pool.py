@@ -17,8 +17,8 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Literal
 
-from classgap.bench.jobs import Job, JobFolder
 from classgap.checks import InputError
+from classgap.suites.jobs import Job, JobFolder
 
 _POLL_SECONDS = 0.5
 _WAIT_SECONDS = 2.0  # between looks at jobs that other workers hold
@@ -126,8 +126,8 @@ def work(jobs: Sequence[Job], out: Path, results: Path, threads: int, session: s
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # not a line on precision for every job
     import torch
 
-    from classgap.bench.results import append_results
-    from classgap.bench.work import run_job
+    from classgap.suites.results import append_results
+    from classgap.suites.work import run_job
 
     torch.set_num_threads(threads)
     open_jobs = list(jobs)

@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import save
 
 import classgap
-from classgap.train.checkpoint import replace_file
-from classgap.train.config import TrainConfig
-from classgap.train.loop import Trainer
-from classgap.train.outputs import Predictions
+from classgap.training.checkpoint import replace_file
+from classgap.training.config import TrainConfig
+from classgap.training.loop import Trainer
+from classgap.training.outputs import Predictions
 
 
 def write_run(trainer: Trainer, config: TrainConfig | None = None) -> None:

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from classgap.bench.jobs import job_key
-from classgap.bench.render import Table
-from classgap.bench.select import RULES, Rule
-from classgap.bench.suites import Suite, Task, Variant
 from classgap.checks import InputError
 from classgap.measure import AuditReport, Comparison, audit, compare
 from classgap.measure.statistics.groups import RANKINGS
-from classgap.train.config import DataConfig
+from classgap.suites.jobs import job_key
+from classgap.suites.render import Table
+from classgap.suites.select import RULES, Rule
+from classgap.suites.suite import Suite, Task, Variant
+from classgap.training.config import DataConfig
 
 if TYPE_CHECKING:
-    from classgap.bench.results import Result
+    from classgap.suites.results import Result
 
 CONFIDENCE = 0.95
 WRONG = "(another class)"  # stands for all wrong answers in the audits behind the tables
@@ -98,7 +98,7 @@ def suite_tables(
     """Two tables for each task that has results.
 
     Args:
-        results: By key, as :func:`~classgap.bench.read_results` gives them.
+        results: By key, as :func:`~classgap.suites.read_results` gives them.
         only: Patterns of ``TASK/VARIANT``; the reference variant is always shown.
     """
     wanted = {(task.name, variant.name) for task, variant in suite.pairs(only)}
@@ -201,8 +201,10 @@ def _difference_table(
             delta = (found.groups[ranking][group] if ranking else found.metrics[group]).delta
             cells.append(difference(delta.value, delta.low, delta.high))
         lines.append((row.variant.name, _runs(row), *cells, found.verdict.title))
+    seeds = max((len(row.seeds) for row in rows), default=0)
+    over = "samples and seeds" if seeds > 1 else "samples only, not over training runs"
     caption = (
-        f"Difference to {suite.reference} in points, same test samples, with {CONFIDENCE:.0%} interval over samples and seeds "
+        f"Difference to {suite.reference} in points, same test samples, with {CONFIDENCE:.0%} interval over {over} "
         f"({_seeds(rows)}); ↑ ↓ where it leaves out 0. The verdict rests on the cross-fitted thirds and allows for asking four "
         f"questions; of many variants a few look different by chance. Reference ranking: {RANKINGS['reference']}. "
         f"Epoch: {rule.meaning}."

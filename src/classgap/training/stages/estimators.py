@@ -17,9 +17,9 @@ from classgap.batchstats import gather_rows
 from classgap.checks import InputError
 from classgap.data import Split, TrainingData, shuffled
 from classgap.posthoc import PostHocMethod
-from classgap.train.config import TrainConfig
-from classgap.train.loop import Array, Trainer
-from classgap.train.outputs import Predictions
+from classgap.training.config import TrainConfig
+from classgap.training.loop import Array, Trainer
+from classgap.training.outputs import Predictions
 
 _SAME_PRIOR = 1.5  # factor by which the share of a class may change; a class of few samples changes by rounding already
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from classgap import registry
-from classgap.train.config import MethodConfig, TrainConfig
+from classgap.training.config import MethodConfig, TrainConfig
 
 
 @dataclass(frozen=True)

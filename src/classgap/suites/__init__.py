@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from classgap.bench.results import Result, append_results, read_results
-from classgap.bench.select import RULES, Rule
-from classgap.bench.suites import Published, Suite, Task, Variant, load_suite
+from classgap.suites.results import Result, append_results, read_results
+from classgap.suites.select import RULES, Rule
+from classgap.suites.suite import Published, Suite, Task, Variant, load_suite
 
 __all__ = [
     "RULES",

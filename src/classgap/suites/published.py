@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from classgap.arrays import divide
-from classgap.bench.jobs import job_key
-from classgap.bench.render import Table
-from classgap.bench.select import RULES, Rule
-from classgap.bench.suites import Published, Suite, Task, Variant
 from classgap.checks import InputError
 from classgap.measure.statistics.groups import FREQUENCIES, THIRDS, by_frequency
 from classgap.measure.statistics.metrics import evaluate
+from classgap.suites.jobs import job_key
+from classgap.suites.render import Table
+from classgap.suites.select import RULES, Rule
+from classgap.suites.suite import Published, Suite, Task, Variant
 
 if TYPE_CHECKING:
-    from classgap.bench.results import Result
+    from classgap.suites.results import Result
 
 NOT_RUN = "not run"
 
@@ -33,7 +33,7 @@ def published_tables(
     """What papers print, what was measured here, and the difference; runs without a result say so.
 
     Args:
-        results: By key, as :func:`~classgap.bench.read_results` gives them.
+        results: By key, as :func:`~classgap.suites.read_results` gives them.
         only: Patterns of ``TASK/VARIANT``.
     """
     tables = []
@@ -85,7 +85,7 @@ def _cell(row: Published, metric: str, runs: Sequence[Result], rule: Rule, decim
 
 
 def measured(result: Result, metric: str, rule: Rule = RULES["last"]) -> float:
-    """The accuracy of a run that a published number is of, see :class:`~classgap.bench.Published`."""
+    """The accuracy of a run that a published number is of, see :class:`~classgap.suites.Published`."""
     correct = np.asarray(rule.pick(result).test_correct, float)
     accuracy = divide(correct, result.support)
     if metric == "overall":

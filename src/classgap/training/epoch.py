@@ -15,7 +15,7 @@ from torch import Tensor
 from classgap.batchstats import ClassMoments, all_reduce_sum, class_sums
 from classgap.batchstats.collectives import rank_and_world
 from classgap.measure.statistics.groups import THIRDS, thirds
-from classgap.train.checkpoint import replace_file
+from classgap.training.checkpoint import replace_file
 
 
 class EpochMeter:

@@ -18,8 +18,8 @@ from classgap.heads import FeatureTap, HeadScale, find_head, learned_scales
 from classgap.losses import ClassLoss
 from classgap.models import Experts, build_model, put_head
 from classgap.samplers import EpochSampler
-from classgap.train.config import OptimConfig, PartConfig, TrainConfig
-from classgap.train.counts import CountsChoice, choose_counts
+from classgap.training.config import OptimConfig, PartConfig, TrainConfig
+from classgap.training.counts import CountsChoice, choose_counts
 
 
 @dataclass(frozen=True, eq=False)

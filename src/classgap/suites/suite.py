@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from classgap.bench.jobs import Job, complete
 from classgap.checks import InputError, did_you_mean
 from classgap.measure.statistics.groups import FREQUENCIES, THIRDS
-from classgap.train.config import DataConfig, MethodConfig, ModelConfig, OptimConfig, TrainConfig
+from classgap.suites.jobs import Job, complete
+from classgap.training.config import DataConfig, MethodConfig, ModelConfig, OptimConfig, TrainConfig
 
 # What published accuracies may be of; a single class is "class NAME".
 PUBLISHED = ("overall", *THIRDS, *(f"{name}-shot" for name in FREQUENCIES))
@@ -178,7 +178,7 @@ def load_suite(name: str) -> Suite:
         raise InputError(f"suite {path} must define suite() -> Suite")
     made = module.suite()
     if not isinstance(made, Suite):
-        raise InputError(f"suite() of {path} must return a classgap.bench.Suite, got {type(made).__name__}")
+        raise InputError(f"suite() of {path} must return a classgap.suites.Suite, got {type(made).__name__}")
     return made
 
 
