@@ -15,6 +15,8 @@ import pytest
 from classgap import registry
 from classgap.checks import InputError
 
+pytest.importorskip("torch")
+
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "own_method"
 
 

@@ -33,11 +33,14 @@ def console() -> Console:
 @contextlib.contextmanager
 def working(what: str) -> Iterator[Progress]:
     """A spinner or bar on standard error while something long runs; nothing where that is not a terminal."""
+    if not sys.stderr.isatty():  # a disabled bar of rich before 14.3 still prints an empty line
+        yield lambda done, total: None
+        return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
