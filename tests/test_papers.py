@@ -43,6 +43,16 @@ def test_the_published_settings(suite: Suite) -> None:
     assert len({job.key for job in suite.jobs()}) == len(suite.jobs())  # no two rows are the same run
 
 
+def test_marc_is_equation_11_by_the_papers_steps() -> None:
+    from classgap import registry
+
+    suite = SUITES["marc"]
+    variant = next(v for v in suite.variants if v.name == "MARC")
+    stage = variant.config(suite.tasks[0], seed=0).stage
+    marc = registry.get("stage", stage.name).build(**stage.params).estimator
+    assert (marc.gamma, marc.ridge, marc.steps, marc.normalize) == (1.2, 0, 2000, "batch")
+
+
 @pytest.fixture(scope="module")
 def digits() -> Any:
     return load_data("digits", per_class=12, profile="exponential", imbalance=4.0, val_fraction=0.0)

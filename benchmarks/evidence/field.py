@@ -73,6 +73,12 @@ ANYWHERE = (
     stage("crt"),
     stage("lws"),
     stage("marc"),
+    Variant(
+        "marc stage, ridge 0.1",
+        settings=("stage=marc", "stage.normalize=weights", "stage.ridge=0.1", "stage.steps=none"),
+        note="solved exactly instead of by SGD",
+    ),
+    stage("tau_norm"),
     stage("disalign"),
 )
 # With equal counts these are cross-entropy.
