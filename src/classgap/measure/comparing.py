@@ -11,9 +11,10 @@ from numpy.typing import ArrayLike
 from classgap import _checks
 from classgap._checks import InputError
 from classgap.measure import groups
-from classgap.measure.classwise import Ints, divide
-from classgap.measure.comparison import Change, Comparison, Verdict
+from classgap.measure.classwise import Float64s, Ints, divide
+from classgap.measure.comparison import Change, Comparison, Verdict, run_std
 from classgap.measure.groups import THIRDS, Remainder
+from classgap.measure.metrics import FROM_ACCURACY, evaluate
 from classgap.measure.paired import (
     Cells,
     Pooled,
@@ -174,8 +175,8 @@ def _assemble(
         metrics=metrics,
         groups={
             "own": {name: metrics[name] for name in THIRDS},
-            "reference": {name: _change(views, confidence) for name, views in referred.items()},
-            "cross": {name: _change(views, confidence) for name, views in crossed.items()},
+            "reference": _changes(referred, by_seed, cells, confidence),
+            "cross": _changes(crossed, fit.means, cells, confidence),
         },
         per_class=per_class,
         verdict=_verdict(
@@ -200,17 +201,39 @@ def _metrics(
 ) -> dict[str, Change]:
     """Changes of all metrics; with one run a side, before and after are the reports' own estimates."""
     changes = {}
+    by_run = _metrics_of_runs(cells, remainder)
     for name, views in metric_changes(cells, n_boot=n_boot, rng=rng, remainder=remainder).items():
-        change = _change(views, confidence)
+        change = _change(views, confidence, _run_stds(by_run[name], cells))
         if cells.paired_once and confidence == sides[0][0].confidence == sides[1][0].confidence:
             change = Change(sides[0][0].metrics[name], sides[1][0].metrics[name], change.delta)
         changes[name] = change
     return changes
 
 
-def _change(views: Mapping[str, Pooled], confidence: float) -> Change:
+def _changes(
+    groups_of: Mapping[str, Mapping[str, Pooled]], by_run: Float64s, cells: Cells, confidence: float
+) -> dict[str, Change]:
+    """Changes of groups of classes; ``by_run`` (groups, runs) are their numbers in each run."""
+    pairs = zip(groups_of.items(), by_run, strict=True)
+    return {name: _change(views, confidence, _run_stds(values, cells)) for (name, views), values in pairs}
+
+
+def _change(views: Mapping[str, Pooled], confidence: float, stds: tuple[float, float]) -> Change:
     before, after = (views[view].at(confidence, low=0.0) for view in ("before", "after"))
-    return Change(before, after, views["delta"].at(confidence))
+    return Change(before, after, views["delta"].at(confidence), *stds)
+
+
+def _metrics_of_runs(cells: Cells, remainder: Remainder) -> dict[str, Float64s]:
+    """Every metric of every run, ``(S,)`` each, under the run's own ranking."""
+    present = cells.support > 0
+    accuracy = cells.accuracy[present].T
+    overall = accuracy @ (cells.support[present] / cells.support.sum())
+    return {"overall": overall, **dict(zip(FROM_ACCURACY, evaluate(accuracy, remainder=remainder).T, strict=True))}
+
+
+def _run_stds(by_run: Float64s, cells: Cells) -> tuple[float, float]:
+    """Standard deviations over the runs before and over those after."""
+    return run_std(by_run[: cells.num_before]), run_std(by_run[cells.num_before :])
 
 
 def _per_class(classes: tuple[str, ...], cells: Cells, group: Ints, confidence: float) -> Any:

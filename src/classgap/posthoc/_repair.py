@@ -27,7 +27,7 @@ Progress = Callable[[int, int], None]
 
 # Settings tried beside each method's defaults; the rule chooses among all of them by cross-fitting.
 _VARIANTS: Mapping[str, Sequence[Mapping[str, Any]]] = {
-    "marc": ({"ridge": 0.1}, {"ridge": 1.0}),
+    "marc": ({}, {"ridge": 0.1}, {"ridge": 1.0}),  # the first has no ridge, as in the paper
     "logit_adjustment": ({"tau": 1.0}, {"tau": None}),
     "crt": ({"weight_decay": 1e-2}, {"weight_decay": 1e-3}),
     "gap_dial": tuple({"strength": s, "ridge": 1.0} for s in STRENGTHS),

@@ -231,8 +231,8 @@ class TauNormStage(_Fitted):
     def phases(self, config: TrainConfig) -> tuple[Phase, ...]:
         if config.model.head == "cosine" or "cosine_head" in declared_loss(config).needs:
             raise InputError(
-                f"stage tau_norm needs a linear head, but method={config.method.name} model.head={config.model.head} has a cosine "
-                "head, which ignores the norms of its rows; leave the stage out"
+                f"stage tau_norm needs a linear head, but method={config.method.name} model.head={config.model.head} has a "
+                "cosine head, which ignores the norms of its rows; leave the stage out"
             )
         return super().phases(config)
 
