@@ -3,11 +3,17 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 PYTHON ?= python3
 # The folder is part of the stamp: an environment that outlives its checkout must be pointed at the new one.
-STAMP := $(VENV)/.installed-$(shell { cat pyproject.toml Makefile; pwd; } | cksum | cut -d' ' -f1)
+KEY := $(shell { cat pyproject.toml Makefile; pwd; } | cksum | cut -d' ' -f1)
+STAMP := $(VENV)/.installed-$(KEY)
+DOCS_STAMP := $(VENV)/.docs-$(KEY)
 # Two test processes, one thread each: faster on two cores than one process with two threads.
 JOBS ?= 2
 
-.PHONY: help install demo test lint types unit test-slow bench browser clean
+# How `make wheel` gets torch: "link" borrows the one of $(VENV), "install" downloads it, "none" tests only the half without it.
+TORCH ?= link
+SPHINX = $(PY) -m sphinx -W --keep-going -n -q -d docs/_build/doctrees -b html docs
+
+.PHONY: help install demo test lint types unit test-slow docs check-docs wheel lowest browser clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -16,14 +22,18 @@ install: $(STAMP)  ## virtual environment with the package and its development t
 
 $(STAMP):
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --upgrade pip
-	$(PY) -m pip install --quiet -e '.[dev]'
+	$(PY) -m pip install --quiet --upgrade 'pip>=25.1'
+	$(PY) -m pip install --quiet -e '.[vision]' --group dev
 	rm -f $(VENV)/.installed-* && touch $@
 
-demo: install  ## train cross-entropy and MR² on embedded data, print the verdict, write report.html
+$(DOCS_STAMP): $(STAMP)
+	$(PY) -m pip install --quiet --group docs
+	rm -f $(VENV)/.docs-* && touch $@
+
+demo: install  ## train cross-entropy, MR² and compact logits on digits, compare them, write report pages
 	$(VENV)/bin/classgap demo
 
-test: lint types unit  ## everything CI runs
+test: lint types unit check-docs  ## everything CI runs
 
 lint: install
 	$(VENV)/bin/ruff check .
@@ -38,11 +48,23 @@ unit: install browser
 test-slow: install browser  ## the longer checks
 	$(PY) -m pytest -m slow
 
+docs: $(DOCS_STAMP)  ## documentation site in docs/_build/html; warnings are errors, nothing is downloaded
+	OMP_NUM_THREADS=1 $(SPHINX) docs/_build/html
+	@echo "open docs/_build/html/index.html"
+
+check-docs: $(DOCS_STAMP)  ## the same pages without running the examples, which the tests do
+	OMP_NUM_THREADS=1 $(SPHINX) docs/_build/check -D plot_gallery=0
+
+wheel: install  ## source archive and wheel in dist/, installed and tried in a clean environment, without and with torch
+	rm -rf dist
+	$(PY) -m build --outdir dist .
+	$(PY) tests/check_wheel.py dist/*.whl --torch $(TORCH)
+
 # The report is tested in a real browser. Debian's package is installed where that is possible; elsewhere those tests skip.
 browser:
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
-	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || \
+	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && export DEBIAN_FRONTEND=noninteractive && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || \
 	  echo "no Chromium found and none could be installed: browser tests will be skipped"
 
 clean:  ## remove the environment and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist docs/_build docs/examples

@@ -1,9 +1,10 @@
-"""Ideas on trial, scored on training images that nobody trains on: the test set is not touched.
+"""Ideas for losses, scored on training images that no run trains on: the test set is not touched.
 
     python benchmarks/ideas.py ../shared/data/cifar100_effnetlite0_pca256.npz
-One hidden layer on CIFAR-100 embeddings, 100 samples a class; the other 400 a class are the judges. Classes are ranked by
-cross-entropy runs with other seeds, so that no variant is favoured by its own luck. Then ten classes at a time, a linear probe,
-and a long tail of 400 to 4 samples a class, with a hidden layer and without. Appends to evidence/ideas/results.jsonl.
+One hidden layer on CIFAR-100 embeddings, 100 training samples per class; the other 400 per class are for scoring. Classes are
+ranked by cross-entropy runs with other seeds, so that no variant is favoured by chance. Then ten classes at a time, a linear
+probe, and a long tail of 400 to 4 samples per class, with and without a hidden layer. Appends to evidence/ideas/results.jsonl;
+runs in its archive results.jsonl.xz count as done.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from classgap.bench.records import read_records
 from classgap.losses import within_class_scatter
 
 RESULTS = Path(__file__).resolve().parent / "evidence" / "ideas" / "results.jsonl"
@@ -58,11 +60,10 @@ def main(archive: str) -> None:
 
 
 class Book:
-    """Results in a file; a run that is in it is not made again."""
+    """Results in a file; a run that is in it is not repeated."""
 
     def __init__(self) -> None:
-        rows = map(json.loads, RESULTS.open()) if RESULTS.exists() else ()
-        self.rows = {(row["idea"], row["seed"]): row for row in rows}
+        self.rows = {(row["idea"], row["seed"]): row for row in read_records(RESULTS)}
 
     def accuracy(
         self, idea: str, seed: int, data: Data, loss: Loss, epochs: int = 20, model: tuple[int, float] = HIDDEN
@@ -79,7 +80,7 @@ class Book:
 
 
 def split(archive: str, classes: Sequence[int], sizes: Sequence[int] = (PER_CLASS,)) -> Data:
-    """So many training samples of each of these classes, and judging samples, with their labels, standardised."""
+    """Training samples, as many per class as given, and samples for scoring, with their labels, standardised."""
     with np.load(archive) as file:
         x, y = torch.tensor(file["x_train"]).float(), torch.tensor(file["y_train"])
     generator = torch.Generator().manual_seed(0)
@@ -127,7 +128,7 @@ def pulled(strength: float, space: Callable[[Tensor], Tensor] = lambda z: z, hea
 
 
 def pulls() -> dict[str, Loss]:
-    """The pull as it is, and by powers of how much of the batch is right or how sure the right class is."""
+    """The pull of compact logits: constant, or scaled by a power of the batch accuracy or of the true class's probability."""
 
     def fitted(strength: float, power: int, of: Callable[[Tensor, Tensor], Tensor]) -> Loss:
         return lambda z, y, _: (
@@ -149,12 +150,12 @@ def rightness(z: Tensor, y: Tensor) -> Tensor:
 
 
 def scheduled(strength: float, share: Callable[[float], float]) -> Loss:
-    """The pull times a share that depends on how much of the training is done."""
+    """The pull times a factor that depends on how much of the training is done."""
     return lambda z, y, done: F.cross_entropy(z, y) + share(done) * strength * within_class_scatter(z, y)
 
 
 def ideas(hardness: Tensor) -> dict[str, Loss]:
-    """``hardness`` is the standardised held-out error of each class: better knowledge than any running statistic has."""
+    """``hardness`` is the standardised held-out error of each class, which is more than any running statistic knows."""
 
     def offset(strength: float, start: float = 0.0) -> Loss:
         def loss(z: Tensor, y: Tensor, done: float) -> Tensor:
@@ -195,7 +196,7 @@ def ideas(hardness: Tensor) -> dict[str, Loss]:
 
 
 def tail_ideas() -> dict[str, Loss]:
-    """The pull beside logit adjustment: alike for all, or the logit of class j on samples of y by powers of n_j and n_y."""
+    """The pull beside logit adjustment: equal for all, or weighted by powers of n_j and n_y (logit of class j, sample of y)."""
     counts = torch.tensor(TAIL, dtype=torch.float32)
     prior = (counts / counts.sum()).log()
 
@@ -224,7 +225,7 @@ def tail_ideas() -> dict[str, Loss]:
 
 
 class Confusions:
-    """Adds to the logit of j, for samples of y, a margin in proportion to how often y is taken for j in training."""
+    """Adds to the logit of j, for samples of y, a margin proportional to how often y is confused with j in training."""
 
     def __init__(self, strength: float) -> None:
         self.strength, self.mass, self.count = strength, torch.zeros(K, K), torch.zeros(K)

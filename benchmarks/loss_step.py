@@ -1,4 +1,4 @@
-"""What one step of MR² costs, as ratios to cross-entropy on the same logits, in one run: CPU time of one thread.
+"""What one step of MR² and of compact logits costs, as ratios to cross-entropy in one run: CPU time of one thread.
 
 python benchmarks/loss_step.py                 # print the table and write benchmarks/loss_step.json
 python benchmarks/loss_step.py --network       # also: epochs of ResNet-32 on random images with either loss (minutes)
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from machine import describe
 from torch import Tensor
 
-from classgap.losses import CrossEntropyLoss, MR2Loss
+from classgap.losses import CompactLogitsLoss, CrossEntropyLoss, MR2Loss
 from classgap.models import build_model
 
 SHAPES = [(100, 128, 64), (1000, 512, 512), (1000, 512, 2048), (8142, 1024, 2048)]
@@ -88,9 +88,13 @@ def measure_losses(budget: float) -> list[dict[str, object]]:
             return run
 
         steps = {"cross-entropy": step(lambda z=logits, y=target: F.cross_entropy(z, y))}
-        for form in ("fitted", "logit", "release", "scale_free", "paper"):
-            criterion = MR2Loss(classes, form=form)
-            steps[f"mr2 {form}"] = step(lambda c=criterion, z=logits, y=target, x=features: c(z, y, features=x))
+        for criterion in (
+            MR2Loss(classes),
+            MR2Loss.published(classes),
+            MR2Loss.released(classes),
+            CompactLogitsLoss(classes),
+        ):
+            steps[criterion.name] = step(lambda c=criterion, z=logits, y=target, x=features: c(z, y, features=x))
         if width == 512:
             state = {"mean": torch.ones(classes), "spread": torch.ones(classes)}
             steps["loop over classes"] = step(
@@ -106,7 +110,7 @@ def measure_losses(budget: float) -> list[dict[str, object]]:
                     "loss": name,
                     "ms": round(value * 1e3, 3),
                     "ratio": round(value / times["cross-entropy"], 2),
-                    "limit": LIMITS.get((classes, batch, width)) if name.startswith("mr2") else None,
+                    "limit": LIMITS.get((classes, batch, width)) if name in ("mr2", "compact_logits") else None,
                 }
             )
     return rows

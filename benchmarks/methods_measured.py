@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from classgap.bench import Variant, load_suite, read_results
+from classgap.bench import Result, Suite, Variant, load_suite, read_results
 from classgap.bench.tables import difference, suite_tables
 from classgap.measure import Comparison
 
@@ -33,19 +33,27 @@ def card_of(variant: Variant) -> tuple[str, str] | None:
     return (_KINDS[section], names.rpartition(",")[2]) if section in _KINDS else None
 
 
-def results_of(suite: str) -> Path:
-    return HERE / "evidence" / f"{suite}.jsonl"
+def results_of(suite: str) -> dict[str, Result]:
+    """The committed results of a suite."""
+    return read_results([HERE / "evidence" / f"{suite}.jsonl"])
 
 
 def results_hash() -> str:
-    """What the figures were made of."""
-    files = [results_of(suite).read_bytes() for suite in (FIELD, *IMAGES)]
-    return hashlib.sha256(b"".join(files)).hexdigest()
+    """A hash of the runs that the numbers were computed from, whatever file or archive they are in."""
+    digest = hashlib.sha256()
+    for suite in (FIELD, *IMAGES):
+        for line in sorted(json.dumps(_identity(run)) for run in results_of(suite).values()):
+            digest.update(line.encode())
+    return digest.hexdigest()
+
+
+def _identity(run: Result) -> list[object]:
+    return [run.suite, run.task, run.variant, run.config.seed, run.split_hash, [c.test_correct for c in run.candidates]]
 
 
 def main() -> None:
-    """The field on features for every method; of the suites on images only augmentation."""
-    field = load_suite(str(results_of(FIELD).with_suffix(".py")))
+    """Every method of the suite *field*; of the suites on images only augmentation."""
+    field = _suite(FIELD)
     figures: dict[str, dict[str, dict[str, object]]] = {}
     for name in (FIELD, *IMAGES):
         for (kind, method), task, entry in _entries(name):
@@ -55,12 +63,16 @@ def main() -> None:
     FIGURES.write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n")
 
 
+def _suite(name: str) -> Suite:
+    return load_suite(str(HERE / "evidence" / f"{name}.py"))
+
+
 def _entries(name: str) -> Iterator[tuple[tuple[str, str], str, dict[str, object]]]:
-    """Card, task and figures of every variant of a suite that has a card."""
-    suite = load_suite(str(results_of(name).with_suffix(".py")))
+    """Card, task and numbers of every variant of a suite that has a card."""
+    suite = _suite(name)
     found = {variant.name: card_of(variant) for variant in suite.variants}
     cards = {v: card for v, card in found.items() if card and (name == FIELD or card[0] in ("augmentation", "mix"))}
-    for table in suite_tables(suite, read_results([results_of(name)]), only=[f"*/{variant}" for variant in cards]):
+    for table in suite_tables(suite, results_of(name), only=[f"*/{variant}" for variant in cards]):
         task = table.task.name if name == FIELD else f"{name}, {table.task.name}"
         for row in table.rows:
             if (card := cards.get(row.variant.name)) is not None:

@@ -17,15 +17,15 @@ HERE = Path(__file__).resolve().parent
 PAGE = HERE.parent / "docs" / "methods.md"
 KINDS: dict[registry.Kind, tuple[str, str, str]] = {
     "loss": ("Losses", "method", "what a network is trained with"),
-    "stage": ("Stages", "stage", "runs before or after the training proper, around any loss"),
+    "stage": ("Stages", "stage", "runs before or after the main training, with any loss"),
     "sampler": ("Samplers", "sampler", "which samples an epoch visits"),
     "augmentation": (
         "Augmentation",
         "data.augment",
-        "what is done to each image, several in their order: `data.augment=crop,flip,autoaugment`",
+        "applied to each image; several are applied in the given order: `data.augment=crop,flip,autoaugment`",
     ),
-    "mix": ("Mixing", "mix", "what is done to the samples of a batch together"),
-    "optimizer": ("Around the optimiser", "wrapper", "two passes a step, with any loss"),
+    "mix": ("Mixing", "mix", "combines the samples of a batch"),
+    "optimizer": ("Around the optimiser", "wrapper", "two passes per step, with any loss"),
     "posthoc": ("After training", "", "on scores in a file: `classgap fix`, `classgap.posthoc`"),
 }
 HEAD = """\
@@ -35,34 +35,41 @@ Generated from the code by `python benchmarks/methods_page.py`; `classgap method
 Every loss runs with `classgap train --set method=NAME`, and everything else goes around it:
 
 ```
-classgap train --set data=cifar100 --set model=resnet32 --set method=mr2 --set method.lam=0.06
+classgap train --set data=cifar100 --set model=resnet32 --set method=mr2 --set method.c_bar=2
 classgap train --set method=drw --set method.base=ldam                 # LDAM with deferred re-weighting
 classgap train --set sampler=class_balanced --set sampler.start_epoch=160   # deferred re-sampling
 classgap train --set method=logit_adjusted --set wrapper=sam --set mix=mixup
-classgap train --set method=mr2 --set stage=crt                        # a second stage, in the same command
+classgap train --set method=compact_logits --set stage=crt             # a second stage, in the same command
 classgap train --set method=mr2 --set data.augment=crop,flip,autoaugment
 ```
 
-What a method *needs* is supplied by the training loop: a cosine head is chosen, class counts, epochs and sample indices are
-passed, several views are drawn, several networks built, a teacher is trained first (or taken from `teacher=FOLDER`).
-In a loop of your own, a loss that misses something says so by name. The tables of the papers are suites of their own:
-`classgap bench benchmarks/papers/mr2.py`, `elm.py`, `dbm.py` and `marc.py`, with the published settings and for a GPU.
+The training loop supplies what a method *needs*: it chooses a cosine head, passes class counts, epochs and sample indices, draws
+several views, builds several networks, and trains a teacher first (or takes it from `teacher=FOLDER`). In your own training loop,
+a loss names the argument that is missing. Each paper has a suite with its tables, with the published settings and for a GPU:
+`classgap bench benchmarks/papers/mr2.py`, `elm.py`, `dbm.py` and `marc.py`; `--tables-only` prints the published
+numbers, what was measured beside them, and which rows were not run.
 
-With `--devices N` losses, samplers, stages and teachers give the results of one process, but for three things: BatchNorm has its
-statistics of each process, `mr2` and `elm` form pairs within a process unless `method.gather=true`, and a last batch of fewer
-than two samples a process is left out.
+`python examples/two_moons.py` shows such a loop on a toy problem, the two moons of ELM's Fig. 1 with 5 % of the points in one
+class. Logit adjustment moves the boundary in favour of the rare class; ELM also draws the embeddings of each class together (one
+random seed; others differ in detail):
+
+![Decision regions and two-dimensional embeddings of cross-entropy, logit adjustment and ELM](images/two_moons.png)
+
+With `--devices N` losses, samplers, stages and teachers give the results of one process, with three exceptions: BatchNorm
+computes its statistics in each process, `elm` forms pairs within a process unless `method.gather=true`, and a last batch with
+fewer than two samples per process is left out.
 
 **Cost** is the CPU time of a training step as a multiple of cross-entropy's, on a ResNet-20 with {batch} images of 32 × 32 and
 {classes} classes (`benchmarks/methods_cost.py`, {cpu}, one thread); differences of 0.1 are noise. On larger networks, methods
-that only add arithmetic on logits or features come closer to 1. For stages and samplers it is that of a whole run of
-{run_epochs} epochs on digits with a tail of 10: second stages of a fixed length weigh less in a longer one.
+that only add arithmetic on logits or features come closer to 1. For stages and samplers it is the cost of a whole run of
+{run_epochs} epochs on digits with an imbalance of 10: a second stage of a fixed length counts less in a longer run.
 
-**Measured** is the difference to cross-entropy in points, with its 95 % interval over test samples and seeds, ↑ ↓ where that
-leaves out 0: of each method with its defaults, a network of one hidden layer on frozen features of CIFAR-100
+**Measured** is the difference to cross-entropy in points, with its 95 % interval over test samples and seeds, marked ↑ or ↓ where
+the interval excludes 0. Each method has its default settings; the network has one hidden layer on frozen features of CIFAR-100
 (`benchmarks/evidence/field.py`, {seeds} seeds, last epoch, cross-fitted hard third).
-{tasks}. Augmentation is measured on images, by the suites *cifar10* and *fashion* beside it.
-Among so many methods a few differ by chance, and nothing was tuned: what pays off with augmentation, a large network or another
-learning rate does not show there. Pictures, images and verdicts are in [evidence](evidence.md).
+{tasks}. Augmentation is measured on images, by the suites *cifar10* and *fashion*. A method without this line was not measured.
+Among so many methods a few differ by chance, and nothing was tuned: a gain that needs augmentation, a large network or another
+learning rate does not show here. Pictures, results on images and verdicts are in [evidence](evidence.md).
 """
 
 
@@ -92,7 +99,7 @@ def _table(cards: list[Card], costs: dict[str, float]) -> str:
 
 
 def _effect(figures: dict[str, dict[str, Any]], seeds: int) -> str:
-    """``task overall …, hard …`` for each task; what was not measured, and runs that are missing, are said."""
+    """``task overall …, hard …`` for each task, with the number of runs where some are missing or diverged."""
     parts = []
     for task, found in figures.items():
         runs = f"{found['runs']} of {seeds} runs" if found["runs"] + found["diverged"] < seeds else ""

@@ -22,6 +22,7 @@ import numpy as np
 import posthoc_frontier
 
 import classgap
+from classgap.bench.records import read_records
 from classgap.posthoc import (
     CRT,
     LWS,
@@ -221,7 +222,7 @@ def run(path: Path, heads: list[str], tasks: list[str]) -> None:
 
 def results() -> list[dict[str, Any]]:
     """All lines so far."""
-    return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+    return read_records(RESULTS)
 
 
 def pooled(lines: list[dict[str, Any]], metric: str) -> tuple[float, float, float]:

@@ -34,6 +34,8 @@ def build(spec: registry.Method, *, classes: int = CLASSES, **params: Any) -> nn
     criterion: nn.Module = spec.build(num_classes=classes, **{**given, **params})
     if "teacher" in spec.needs:
         criterion.bind_teacher(Teacher(classes))  # type: ignore[operator]
+    if "head" in spec.needs:
+        criterion.bind_head(nn.Linear(WIDTH, classes))  # type: ignore[operator]
     return criterion
 
 

@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from classgap import registry
 from classgap.optim import SAM
 from contract import build, call, inputs
+from waiting import LOOPBACK, SECONDS
 
 JOINT = ("center", "range", "spreadout", "cmic", "supcon", "bcl", "dro_lt", "gml", "ncl", "lff")
 SAMPLES = 12
@@ -37,6 +38,8 @@ def joint_gradients(name: str, rank: int | None) -> dict[str, torch.Tensor]:
         criterion.zero_grad()
         (call(criterion, part) * (len(rows) / len(batch["target"]))).backward()
     found = {name: p.grad for name, p in criterion.named_parameters()}
+    if "head" in spec.needs:  # of all steps together, since only the gradients of the loss were set to zero
+        found["head"] = criterion._head.module.weight.grad
     for key, tensor in learning.items():
         found[key] = torch.zeros_like(batch[key])
         if tensor.grad is not None:
@@ -65,10 +68,10 @@ def sam_training(rank: int | None, sync: bool) -> dict[str, torch.Tensor]:
 
 
 def worker(rank: int, folder: str) -> None:
-    os.environ.update(GLOO_SOCKET_IFNAME="lo")
+    os.environ.update(GLOO_SOCKET_IFNAME=LOOPBACK)
     torch.set_num_threads(1)
     store = dist.FileStore(str(Path(folder) / "store"), 2)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=60))
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=SECONDS))
     results = {name: joint_gradients(name, rank) for name in JOINT}
     results |= {f"sam-{sync}": sam_training(rank, sync) for sync in (True, False)}
     torch.save(results, Path(folder) / f"{rank}.pt")

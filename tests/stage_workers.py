@@ -13,6 +13,7 @@ import torch
 
 from classgap.train import TrainConfig, fit
 from classgap.train.loop import Trainer
+from waiting import LOOPBACK
 
 # 180 samples in batches of 24: the last one, of 12, is large enough for two processes.
 BASE = ["data.profile=exponential", "data.per_class=42", "data.imbalance=8", "epochs=2", "batch=24", "optim.lr=0.05"]
@@ -21,7 +22,7 @@ CASES = {
     "crt": ["stage=crt", "data.augment=crop", "stage.passes=2"],
     "lws": ["stage=lws"],
     "tau_norm": ["stage=tau_norm"],
-    "marc": ["stage=marc", "method=dbm"],
+    "marc": ["stage=marc", "method=dbm", "stage.ridge=0.1", "stage.steps=none", "stage.normalize=batch"],
     "disalign": ["stage=disalign"],
     "gap_dial": ["stage=gap_dial", "stage.strength=2", "stage.ridge=1", "method=logit_adjusted"],
     "refit": ["stage=gap_dial", "stage.refit=true", "stage.strength=2", "stage.ridge=1", "data.profile=balanced"],
@@ -30,9 +31,22 @@ CASES = {
     "three_stage": ["stage=three_stage", "method=dro_lt"],
     "teacher": ["method=gml"],
     "teacher_then_crt": ["method=gml", "stage=crt"],
+    "bcl": ["method=bcl"],
+    "bcl_cosine": ["method=bcl", "method.base=dbm", 'method.base_params={"variant": "bs"}'],
+    "causal": ["model.head=causal"],
+    "cosine": ["method=mr2", "method.p=3", "model.head=cosine", "stage=marc"],
 }
 # After how many checkpoints each attempt is cut off: in the middle of an epoch of one stage, then of another.
-CUTS = {"refit": (3, 7), "jtt": (3, 2), "linear_probe": (1,), "three_stage": (5, 1), "teacher_then_crt": (3, 3)}
+CUTS = {
+    "refit": (3, 7),
+    "jtt": (3, 2),
+    "linear_probe": (1,),
+    "three_stage": (5, 1),
+    "teacher_then_crt": (3, 3),
+    "cosine": (4,),
+    "bcl": (2,),
+    "causal": (2,),
+}
 
 
 class CutOff(Exception):
@@ -78,7 +92,7 @@ def note_writes(folder: str) -> list[str]:
 def worker(rank: int, folder: str, port: int) -> None:
     torch.set_num_threads(1)
     os.environ.update(
-        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo", TORCHELASTIC_RUN_ID="test"
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME=LOOPBACK, TORCHELASTIC_RUN_ID="test"
     )
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), GROUP_RANK="0", WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
     written = note_writes(folder)

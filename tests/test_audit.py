@@ -43,7 +43,7 @@ def test_numbers_match_sklearn_and_reference():
     assert set(METRICS) <= set(report.metrics)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @example([(0, 0), (0, 1), (1, 1)], 0.5)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=40), st.floats(0.5, 0.99))
 def test_whatever_comes_intervals_hold_their_value(pairs, confidence):

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,10 @@ from bench_suite import SUITE_FILE
 from classgap._checks import InputError
 from classgap.bench import append_results
 from classgap.bench.jobs import Job, JobFolder
+from classgap.bench.results import archive_results
 from classgap.cli._app import app
 from classgap.train import TrainConfig
+from waiting import SECONDS, started, wait_until
 
 CLI = [sys.executable, "-m", "classgap", "bench"]
 
@@ -47,6 +48,10 @@ def test_command_line(done: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert r"\begin{tabular}" in again.stdout
     assert (tmp_path / "mine.jsonl").read_bytes() == committed
     assert not (tmp_path / "runs").exists()
+    archive_results(tmp_path / "mine.jsonl")
+    assert _cli("mine.py", "--list").stdout == listed.stdout
+    assert _cli("mine.py", "--only", "*/erm", "--format", "tex").stdout == again.stdout
+    assert not (tmp_path / "mine.jsonl").exists()
     wrong = _cli("mine.py", "--rule", "best")
     assert isinstance(wrong.exception, InputError)
     assert "value for --rule" in str(wrong.exception)
@@ -76,15 +81,11 @@ def test_archives_are_found_by_name_on_every_machine(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_interrupting_leaves_no_process_and_loses_nothing(tmp_path: Path, how: signal.Signals) -> None:
-    (tmp_path / "mine.py").write_text(textwrap.dedent(SUITE_FILE).replace("epochs=2", "epochs=3000"))
-    with subprocess.Popen(
-        [*CLI, "mine.py"], cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
-    ) as run:
-        deadline = time.monotonic() + 120
-        while not list(tmp_path.glob("runs/bench/mine/jobs/*/checkpoint.pt")) and time.monotonic() < deadline:
-            time.sleep(0.1)
+    (tmp_path / "mine.py").write_text(textwrap.dedent(SUITE_FILE).replace("epochs=2", "epochs=30000"))
+    with started([*CLI, "mine.py"], cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as run:
+        wait_until(lambda: list(tmp_path.glob("runs/bench/mine/jobs/*/checkpoint.pt")), run)
         run.send_signal(how)
-        _, errors = run.communicate(timeout=60)
+        _, errors = run.communicate(timeout=SECONDS)
     assert run.returncode == 130, errors
     assert "the same command goes on" in errors
     assert "Traceback" not in errors

@@ -13,7 +13,9 @@ import pytest
 from bench_suite import same
 from classgap._checks import InputError
 from classgap.bench import RULES, Result, append_results, read_results
-from classgap.bench.results import Candidate, pack, unpack
+from classgap.bench.records import archive_of, read_records, write_archive
+from classgap.bench.results import Candidate, archive_results, pack, unpack
+from classgap.bench.tables import suite_tables
 
 
 @pytest.mark.parametrize("num_classes", [3, 256, 1000])
@@ -65,6 +67,43 @@ def test_a_torn_line_is_mended(done: Any, tmp_path: Path) -> None:
     path.write_text('{"key": 1}\n')
     with pytest.raises(InputError, match="line 1, is no result"):
         read_results([path])
+
+
+def test_an_archive_is_small_and_gives_the_same_tables(done: Any, tmp_path: Path) -> None:
+    suite, _, results = done
+    everything, path = list(results.values()), tmp_path / "r.jsonl"
+    append_results(path, everything[:4])
+    size = path.stat().st_size
+    assert archive_results(path) == 4
+    assert not path.exists()
+    assert archive_of(path).stat().st_size < size / 3
+    assert append_results(path, everything) == len(everything) - 4  # what the archive holds is not added again
+    found = read_results([path])
+    assert set(found) == set(results)
+    for rule in RULES.values():  # of archived and of new results together
+        assert [t.differences for t in suite_tables(suite, found, rule=rule)] == [
+            t.differences for t in suite_tables(suite, results, rule=rule)
+        ]
+    assert archive_results(path) == len(everything)
+    again = read_results([path])
+    for key, result in results.items():
+        small, last = again[key], again[key].candidates[0]
+        assert (small.right(last) == result.right(result.candidates[0])).all()
+        assert small.curve == result.curve
+        assert len(json.dumps(small.to_record())) < len(json.dumps(result.to_record()))
+        with pytest.raises(InputError, match="not which wrong classes"):
+            small.predictions(last)
+
+
+def test_records_of_an_archive_come_first(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    assert read_records(path) == []
+    write_archive(path, [{"n": 1}, {"n": 2}])
+    path.write_text('{"n": 3}\n{"n": 4')  # the last line is cut off
+    assert read_records(path) == [{"n": 1}, {"n": 2}, {"n": 3}]
+    archive_of(path).write_bytes(archive_of(path).read_bytes()[:-20])
+    with pytest.raises(InputError, match=r"r\.jsonl\.xz cannot be read"):
+        read_records(path)
 
 
 # --- selection ----------------------------------------------------------------------------------------------------------

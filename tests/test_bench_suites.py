@@ -32,7 +32,7 @@ def test_a_key_holds_the_defaults_of_the_method(monkeypatch: pytest.MonkeyPatch)
     from classgap import registry
 
     plain = TrainConfig().override(["method=mr2"])
-    spelled = TrainConfig().override(["method=mr2", "method.c_bar=1.0", "method.lam=0.02"])
+    spelled = TrainConfig().override(["method=mr2", "method.c_bar=1.0", "method.lam=0.01"])
     whole_number = TrainConfig().override(["method=mr2", "method.c_bar=1"])
     assert job_key(plain) == job_key(spelled) == job_key(whole_number)
     before, stored = job_key(plain), complete(plain)

@@ -58,6 +58,13 @@ def test_direction_follows_the_mean_and_only_while_training(trained):
     assert "direction" in head.state_dict()
 
 
+def test_double_and_half_precision():
+    head = CausalNormHead(6, 4).double()
+    assert head(torch.randn(3, 6).double()).dtype == torch.float64
+    half = CausalNormHead(6, 4).bfloat16()
+    assert half(torch.randn(3, 6).bfloat16()).dtype == torch.float32
+
+
 def test_untrained_head_predicts_finite_values():
     assert torch.isfinite(CausalNormHead(4, 3).eval()(torch.randn(2, 4))).all()
     assert torch.isfinite(CausalNormHead(4, 3)(torch.zeros(2, 4))).all()

@@ -119,7 +119,7 @@ def test_identical_features(spec):
 
 
 @every_loss
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [pytest.param(torch.bfloat16, marks=pytest.mark.bf16), torch.float16])
 def test_half_precision(spec, dtype):
     """Under autocast the loss is computed in float32 from the half-precision inputs."""
     criterion = warmed(spec)
@@ -217,6 +217,9 @@ def test_state_is_written_only_while_training(spec):
     with criterion.frozen():
         call(criterion, batch)
     assert_same_state(snapshot(criterion), before_call)
+    with torch.no_grad():  # a validation pass of a loop that left the criterion in training mode
+        call(criterion, batch)
+    assert_same_state(snapshot(criterion), before_call)
     assert_same_state(before, before_call)
 
 
@@ -232,6 +235,36 @@ def test_missing_needs_are_named(spec):
         shared = {"num_features": WIDTH} if "num_features" in inspect.signature(spec.cls).parameters else {}
         with pytest.raises((InputError, TypeError), match="class_counts"):
             spec.cls(num_classes=CLASSES, **shared)
+
+
+@every_loss
+def test_a_scale_of_its_own_is_declared(spec):
+    """Losses that need cosines say what they multiply them by, and rank classes at that scale; all others leave logits alone."""
+    criterion = build(spec)
+    batch = inputs(spec, criterion)
+    if "cosine_head" not in spec.needs:
+        assert criterion.cosine_scale == 1
+        return
+    assert criterion.cosine_scale > 1
+    scores = criterion.scores(batch["logits"], batch["features"])
+    torch.testing.assert_close(scores, criterion.cosine_scale * batch["logits"])
+
+
+@every_loss
+def test_counts_change_a_loss_only_where_that_is_declared(spec):
+    """A loss that does without class counts computes the same with them, unless it declares them as optional."""
+    if "class_counts" in spec.needs:
+        assert "class_counts" not in spec.optional
+        return
+    if "class_counts" not in inspect.signature(spec.cls).parameters:
+        assert "class_counts" not in spec.optional
+        return
+    values = []
+    for counts in ({}, {"class_counts": [40, 25, 15, 10, 10]}):
+        torch.manual_seed(0)
+        criterion = build(spec, **counts)
+        values.append(call(criterion, inputs(spec, criterion)))
+    assert torch.equal(*values) == ("class_counts" not in spec.optional)
 
 
 @every_loss

@@ -29,9 +29,9 @@ def test_demo_trains_compares_and_writes(tmp_path: Path, monkeypatch: pytest.Mon
     assert {(r["method"], r["seed"]) for r in records} == {(m, s) for m in demo.METHODS for s in demo.SEEDS}
     assert len({r["split_hash"] for r in records}) == 1
     assert all(r["easy"] >= r["hard"] >= r["worst"] for r in records)
-    assert "</html>" in (folder / "report.html").read_text()
+    assert "</html>" in (folder / "report-mr2.html").read_text()
     for record in records:
         assert (folder / f"{record['method']}-seed{record['seed']}" / "checkpoint.pt").exists()
-    for word in ("overall", "easy", "medium", "hard", "worst", "report.html", "results.jsonl"):
+    for word in ("overall", "easy", "medium", "hard", "worst", "report-mr2.html", "results.jsonl"):
         assert word in done.output
     assert not list((tmp_path / "classgap-demo").iterdir())

@@ -138,7 +138,7 @@ def test_planted_scatter_is_found(seed):
     why = cause(found, 4, "scattered")
     assert why.number == pytest.approx(1.5, abs=0.15)
     assert f"rank 1 of {K}" in why.sentence
-    assert "MR2Loss" in why.remedy
+    assert "`CompactLogitsLoss` in their logits, `MR2Loss` in their features" in why.remedy
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -223,7 +223,7 @@ def test_planted_neighbours_are_found(seed):
     assert set(why.classes) <= {2, 8}
     # The best boundary between two unit Gaussians 0.35 · 4 √2 apart errs on Φ(−0.99) = 16 %; 160 trials.
     assert why.number == pytest.approx(0.16, abs=0.08)
-    assert "Offsets cannot part" in why.remedy
+    assert "Offsets cannot separate" in why.remedy
 
 
 def test_a_class_within_noise_says_so_and_an_absent_one_too():

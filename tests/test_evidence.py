@@ -1,32 +1,107 @@
-"""Committed evidence belongs to its suites, and its page says what the results say."""
+"""Committed evidence belongs to its suites, says which method it means, is small, and its page agrees with it."""
 
 from __future__ import annotations
 
 import importlib.util
+import re
+import shutil
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from classgap.bench import load_suite, read_results
+from classgap.bench import Suite, load_suite, read_results
+from classgap.bench.records import archive_of, read_records
 
 EVIDENCE = Path(__file__).resolve().parents[1] / "benchmarks" / "evidence"
 
 
-@pytest.mark.parametrize("path", sorted(EVIDENCE.glob("*.jsonl")), ids=lambda path: path.stem)
+def script(name: str, folder: Path = EVIDENCE) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"evidence_{name}", folder / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(folder))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.pop(0)
+    return module
+
+
+ARCHIVE = script("archive")
+FILES = [pytest.param(path, id=path.stem) for path in ARCHIVE.result_files()]
+SUPERSEDED = [pytest.param(path, id=path.stem) for path in ARCHIVE.superseded_files()]
+
+
+def suite_of(path: Path) -> Suite:
+    return load_suite(str(EVIDENCE / f"{path.stem}.py"))
+
+
+@pytest.mark.parametrize("path", FILES)
 def test_committed_results_belong_to_their_suite(path: Path) -> None:
-    results, suite = read_results([path]), load_suite(str(path.with_suffix(".py")))
-    asked = {job.key for job in suite.jobs()}
-    assert not set(results) - asked, "runs that no table shows; keep them in superseded/"
+    results = read_results([path])
+    asked = {job.key for job in suite_of(path).jobs()}
+    assert results
+    assert not set(results) - asked, "runs that no table shows: python benchmarks/evidence/archive.py --supersede"
     for result in results.values():
-        assert result.diverged or int(result.support.sum()) == len(result.predictions(result.candidates[0]))
+        for candidate in result.candidates:
+            right = result.right(candidate)
+            assert len(right) == int(result.support.sum())
+            assert right.sum() == sum(candidate.test_correct)
+    stored = {record["key"] for record in read_records(path)}
+    assert stored == set(results), "run python benchmarks/evidence/archive.py, which computes keys again"
+
+
+@pytest.mark.parametrize("path", SUPERSEDED)
+def test_superseded_runs_say_why_and_are_not_taken_for_others(path: Path) -> None:
+    results, suite = read_results([path]), suite_of(path)
+    assert len(results) == len(read_records(path))
+    assert not set(results) & {job.key for job in suite.jobs()}
+    assert {result.task for result in results.values()} <= {task.name for task in suite.tasks}
+    assert all(result.config.method.params["superseded"] for result in results.values())
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_names_of_variants_say_which_method_they_mean(path: Path) -> None:
+    """MR² is the published method; the pull between logits is another one, and is not called MR²."""
+    for variant in suite_of(path).variants:
+        assert variant.name.startswith("compact logits") == (variant.method == "compact_logits")
+        if re.search("MR²|γ only", variant.name):
+            assert variant.method.startswith("mr2")
+            assert set(variant.params) >= {"c_bar", "lam", "temperature", "spread", "margins"}, "spell everything out"
+
+
+def test_evidence_is_small() -> None:
+    size = sum(path.stat().st_size for path in EVIDENCE.rglob("*") if path.is_file())
+    assert size < 3e6, "archive new runs with python benchmarks/evidence/archive.py"
+
+
+def test_runs_of_changed_code_move_to_superseded(tmp_path: Path) -> None:
+    for name in ("archive.py", "evidence_common.py", "cifar100.py", "cifar100.jsonl.xz"):
+        shutil.copy(EVIDENCE / name, tmp_path / name)
+    (tmp_path / "superseded").mkdir()
+    tool, path = script("archive", tmp_path), tmp_path / "cifar100.jsonl"
+    before = read_results([path])
+    tool.archive()
+    assert set(read_results([path])) == set(before)
+    tool.supersede("cifar100:*/cross_entropy", "it was only a test")
+    kept, old = read_results([path]), read_results([tmp_path / "superseded" / path.name])
+    assert set(kept) < set(before)
+    assert len(kept) + len(old) == len(before)
+    assert not set(old) & set(before)
+    assert {run.config.method.params["superseded"] for run in old.values()} == {"it was only a test"}
+    with pytest.raises(SystemExit, match="no run fits"):
+        tool.supersede("cifar100:*/cross_entropy", "twice")
+    archive_of(path).rename(tmp_path / "field.jsonl.xz")
+    shutil.copy(EVIDENCE / "field.py", tmp_path / "field.py")
+    with pytest.raises(SystemExit, match=r"field\.jsonl has runs that no variant of its suite asks for"):
+        tool.archive()
 
 
 @pytest.mark.slow
 def test_the_page_of_evidence_is_what_the_results_say() -> None:
-    spec = importlib.util.spec_from_file_location("evidence_page", EVIDENCE / "page.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = script("page")
     for name, text in module.pages().items():
         assert (module.DOCS / name).read_text() == text, "run python benchmarks/evidence/page.py"

@@ -6,12 +6,13 @@ import copy
 from collections import namedtuple
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from classgap._checks import InputError
-from classgap.heads import CosineHead, FeatureTap
+from classgap.heads import CosineHead, FeatureTap, replace_head
 
 IMAGES = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
 TOKENS = torch.tensor([[5, 6, 7, 8], [9, 4, 0, 0]])
@@ -102,13 +103,17 @@ def test_copy_taps_its_own_model() -> None:
     assert not torch.equal(tap(x)[0], logits)
 
 
-def test_compiles_without_graph_breaks_and_under_autocast() -> None:
+def test_compiles_without_graph_breaks() -> None:
     tap = FeatureTap(_net()).eval()
     x = torch.randn(2, 4)
     compiled = torch.compile(tap, fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(x), tap(x))
+
+
+@pytest.mark.bf16
+def test_autocast_reaches_the_model() -> None:
     with torch.autocast("cpu", torch.bfloat16):
-        logits, features = tap(x)
+        logits, features = FeatureTap(_net()).eval()(torch.randn(2, 4))
     assert logits.dtype == features.dtype == torch.bfloat16
 
 
@@ -191,3 +196,75 @@ def test_cosine_head_returns_cosines() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         assert head(x.bfloat16()).dtype == torch.float32
     assert "out_features=4" in repr(head)
+
+
+@pytest.mark.parametrize("scale", [None, 16, "learned"])
+def test_a_cosine_head_is_linear_on_unit_vectors(scale: object) -> None:
+    torch.manual_seed(0)
+    head, x = CosineHead(6, 4, scale=scale), torch.randn(5, 6)  # type: ignore[arg-type]
+    cosines = torch.nn.functional.cosine_similarity(x[:, None], head.weight[None], dim=-1)
+    by = {None: 1.0, 16: 16.0, "learned": 1 / 0.07}[scale]
+    torch.testing.assert_close(head(x), by * cosines)
+    torch.testing.assert_close(head.unit(x) @ head.as_linear().T, head(x).detach())
+    torch.testing.assert_close(head.double()(x.double()), by * cosines.double(), rtol=1e-5, atol=1e-5)
+    assert (scale is None) == (head.scale is None)
+    assert set(head.state_dict()) == {"weight", *{None: (), 16: ("fixed_scale",), "learned": ("logit_scale",)}[scale]}
+    other = CosineHead(6, 4, scale=scale if scale != 16 else 3)  # type: ignore[arg-type]
+    other.double().load_state_dict(head.state_dict())
+    torch.testing.assert_close(other(x.double()), head(x.double()))  # a file of weights holds the scale
+    assert ("scale=1" in repr(head)) == (scale is not None)
+
+
+@pytest.mark.parametrize("bad", [0, -1, float("nan"), True, "lerned"])
+def test_a_scale_is_a_positive_number_or_learned(bad: object) -> None:
+    with pytest.raises(InputError, match="scale"):
+        CosineHead(6, 4, scale=bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("value", "limit"), [(9.0, 100.0), (-2.0, 1.0)])
+def test_a_learned_scale_is_clipped_and_can_come_back(value: float, limit: float) -> None:
+    head, x = CosineHead(6, 4, scale="learned"), torch.randn(5, 6)
+    assert head.logit_scale is not None
+    with torch.no_grad():
+        head.logit_scale.fill_(value)
+    torch.testing.assert_close(head.eval()(x), limit * head.unit(x) @ torch.nn.functional.normalize(head.weight).T)
+    assert head.logit_scale.item() == value  # evaluation writes nothing
+    head.train()(x)[:, 0].sum().backward()
+    assert head.logit_scale.item() == pytest.approx(np.log(limit), abs=1e-6)
+    assert head.logit_scale.grad is not None
+    assert abs(head.logit_scale.grad.item()) > 1e-3
+    head.reset_parameters()
+    assert head.logit_scale.exp().item() == pytest.approx(1 / 0.07)
+
+
+@pytest.mark.parametrize("scale", [None, "learned"])
+def test_features_behind_a_cosine_head_are_unit_vectors(scale: object) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), CosineHead(8, 3, scale=scale))  # type: ignore[arg-type]
+    x = torch.randn(6, 4)
+    before = model[:2](x)
+    logits, features = FeatureTap(model)(x)
+    torch.testing.assert_close(features, torch.nn.functional.normalize(before, dim=1))
+    torch.testing.assert_close(features @ model[2].as_linear().T, logits)
+    features[:, 0].sum().backward()  # a loss on them trains the network, along the sphere
+    grad = model[0].weight.grad
+    assert grad is not None
+    assert grad.abs().sum() > 0
+    assert torch.equal(FeatureTap(model, unit=False)(x)[1], before)
+    inside = FeatureTap(nn.ModuleDict({"module": model})["module"])
+    assert torch.equal(inside(x)[1], features)
+
+
+@pytest.mark.bf16
+def test_unit_vectors_are_single_precision_under_autocast() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), CosineHead(8, 3))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert FeatureTap(model)(torch.randn(6, 4))[1].dtype == torch.float32
+
+
+def test_a_replaced_head_is_tapped_like_any_other() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    x = torch.randn(6, 4)
+    assert (FeatureTap(model)(x)[1].norm(dim=1) - 1).abs().max() > 0.1
+    replace_head(model, CosineHead(8, 3, scale="learned"))
+    torch.testing.assert_close(FeatureTap(model)(x)[1].norm(dim=1), torch.ones(6))

@@ -32,7 +32,7 @@ CROSS_ENTROPY: list[Setting] = [
     ("ldam", {"form": "delta", "coefficient": 0.0}),
     ("drw", {"start": 1.0}),
     ("drw", {"start": 0.0, "beta": 0.0}),
-    ("mr2", {"gamma_rule": "uniform", "c_bar": 1.0, "lam": 0.0, "tau": 0.0}),
+    ("mr2", {"margins": "uniform", "c_bar": 1.0, "lam": 0.0, "tau": 0.0}),
 ]
 BALANCED_SOFTMAX: list[Setting] = [
     ("balanced_softmax", {}),

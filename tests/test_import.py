@@ -17,12 +17,12 @@ def run(code: str):
 
 def test_import_is_quick_and_light():
     code = (
-        "import time; start = time.perf_counter(); import classgap; spent = time.perf_counter() - start\n"
+        "import time; start = time.process_time(); import classgap; spent = time.process_time() - start\n"
         f"import json, sys; print(json.dumps([spent, [m for m in {HEAVY!r} if m in sys.modules]]))"
     )
-    results = [run(code) for _ in range(3)]  # the quickest of three: other processes may hold the machine
-    assert min(seconds for seconds, _ in results) < 0.3
-    assert results[0][1] == []
+    seconds, heavy = run(code)
+    assert seconds < 0.3  # of the processor, whatever else it has to do; 0.03 are usual
+    assert heavy == []
 
 
 def test_auditing_and_comparing_need_no_torch():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import numpy as np
@@ -95,33 +96,69 @@ def test_one_class_of_equal_rows_is_not_contrasted():
     )
 
 
-def test_bcl_classifies_the_first_view_and_contrasts_the_others():
+def build_bcl(head: nn.Module | None = None, **params):
+    torch.manual_seed(0)
+    criterion = BCLLoss(K, D, class_counts=COUNTS, **params).double()
+    criterion.bind_head(nn.Linear(D, K).double() if head is None else head)
+    return criterion
+
+
+def projected(projection, rows: torch.Tensor) -> np.ndarray:
+    arrays = {name: value.detach().numpy() for name, value in projection.state_dict().items()}
+    return contrast.bcl_projection(rows.detach().numpy(), arrays)
+
+
+@pytest.mark.parametrize("head", [nn.Linear(D, K).double(), CosineHead(D, K).double()], ids=["linear", "cosine"])
+def test_bcl_matches_reference_with_prototypes_from_the_classifier(head):
     logits, target, features = batch(views=3)
-    criterion = BCLLoss(K, D, alpha=1.5, beta=0.4, class_counts=COUNTS).double()
+    criterion = build_bcl(head, alpha=1.5, beta=0.4)
+    embeddings = projected(criterion.projection, features)[10:]  # BatchNorm sees all views, the contrast two of them
+    prototypes = projected(criterion.prototype_projection, head.weight)
     adjusted = logits[:10] + torch.tensor(PRIOR).log()
-    embeddings = F.normalize(criterion.projection(features[10:]), dim=1)
-    prototypes = F.normalize(criterion.prototype_projection(criterion.class_rows), dim=1)
-    expected = 1.5 * F.cross_entropy(adjusted, target[:10])
-    expected = expected + 0.4 * balanced_contrast(embeddings, target[10:], prototypes).mean()
-    assert criterion(logits, target, features).item() == pytest.approx(expected.item(), rel=1e-6)
+    expected = 1.5 * F.cross_entropy(adjusted, target[:10]).item()
+    expected += 0.4 * np.mean(contrast.bcl(embeddings, target[10:].tolist(), prototypes, 0.1))
+    assert criterion(logits, target, features).item() == pytest.approx(expected, rel=1e-6)
 
 
-def test_bcl_can_take_prototypes_from_the_head():
+def test_bcl_has_no_prototypes_of_its_own():
     logits, target, features = batch(views=3)
     head = nn.Linear(D, K).double()
-    criterion = BCLLoss(K, D, class_counts=COUNTS).double()
-    before = len(list(criterion.parameters()))
-    criterion.bind_head(head)
+    criterion = build_bcl(head)
     criterion(logits, target, features).backward()
     assert head.weight.grad.abs().sum() > 0
-    assert len(list(criterion.parameters())) == before - 1
-    assert not any("head" in key for key in criterion.state_dict())
+    assert not any(parameter is head.weight for parameter in criterion.parameters())
+    assert not any(len(value) == K for value in criterion.state_dict().values() if value.dim())
+
+
+def test_bcl_follows_the_classifier_also_when_copied():
+    logits, target, features = batch(views=3)
+    model = nn.Sequential(nn.Linear(D, K)).double()
+    criterion = build_bcl(model[0])
+    alone, (copied, together) = copy.deepcopy(criterion), copy.deepcopy((model, criterion))
+    before = alone(logits, target, features)
+    with torch.no_grad():
+        model[0].weight.add_(torch.randn_like(model[0].weight))
+    assert alone(logits, target, features) != before
+    assert together(logits, target, features) == before
+    together(logits, target, features).backward()
+    assert copied[0].weight.grad is not None
+    assert model[0].weight.grad is None
+
+
+def test_bcl_asks_for_the_classifier():
+    logits, target, features = batch(views=3)
+    criterion = BCLLoss(K, D, class_counts=COUNTS).double()
+    with pytest.raises(InputError, match=r"bind_head\(model.head\)"):
+        criterion(logits, target, features)
+    for wrong in (nn.Linear(D, K + 1), nn.Linear(D + 1, K), nn.ReLU()):
+        with pytest.raises(InputError, match=rf"shape \({K}, {D}\)"):
+            criterion.bind_head(wrong)
 
 
 def test_bcl_with_another_classification_term():
     logits, target, features = batch(views=3)
     cosines = torch.tanh(logits)
-    criterion = BCLLoss(K, D, alpha=1.0, beta=0.0, base="dbm", base_params={"variant": "bs"}, class_counts=COUNTS)
+    criterion = build_bcl(alpha=1.0, beta=0.0, base="dbm", base_params={"variant": "bs"})
     expected = DBMLoss(K, variant="bs", class_counts=COUNTS)(cosines[:10], target[:10])
     assert criterion(cosines, target, features).item() == pytest.approx(expected.item())
     assert "cosine_head" in criterion.needs
@@ -129,8 +166,7 @@ def test_bcl_with_another_classification_term():
 
 def test_a_stateful_base_is_frozen_with_its_owner():
     logits, target, features = batch()
-    logits, features = logits.float(), features.float()
-    criterion = BCLLoss(K, D, views=1, base="mr2", class_counts=COUNTS)
+    criterion = build_bcl(views=1, base="mr2")
     assert isinstance(criterion.base, MR2Loss)
     before = {key: value.clone() for key, value in criterion.base.state_dict().items()}
     with criterion.frozen():
@@ -154,8 +190,21 @@ def test_robust_contrast_matches_reference():
     )
 
 
-def test_robust_contrast_of_one_sample_is_zero():
-    value = robust_centroid_contrast(torch.randn(1, D), torch.tensor([2]), torch.zeros(K, D), torch.ones(K))
+def test_robust_contrast_as_the_elm_paper_writes_it():
+    logits, target, features = batch()
+    criterion = DROLTLoss(K, D, rule="count", form="elm", weight=0.3, class_counts=COUNTS).double()
+    value = criterion(logits, target, features).item()
+    centroids, epsilon = criterion.centroids.mean.numpy(), criterion.epsilon.tolist()
+    expected = contrast.elm_dro_lt(features.numpy(), target.tolist(), centroids, epsilon)
+    assert value == pytest.approx(F.cross_entropy(logits, target).item() + 0.3 * expected, rel=1e-6)
+    assert expected != pytest.approx(
+        contrast.dro_lt(features.numpy(), target.tolist(), centroids, epsilon, 1.0), rel=0.01
+    )
+
+
+@pytest.mark.parametrize("form", ["dro_lt", "elm"])
+def test_robust_contrast_of_one_sample_is_zero(form):
+    value = robust_centroid_contrast(torch.randn(1, D), torch.tensor([2]), torch.zeros(K, D), torch.ones(K), form=form)
     assert value.item() == 0.0
 
 
@@ -346,6 +395,7 @@ def test_gml_with_a_tapped_teacher():
         (lambda: SupConLoss(K, D, temperature=0.0), "temperature"),
         (lambda: DROLTLoss(K, D, rule="count"), "class_counts"),
         (lambda: DROLTLoss(K, D, rule="guess"), "rule"),
+        (lambda: DROLTLoss(K, D, form="squared"), "form"),
         (lambda: GMLLoss(K, D, slots=5, class_counts=COUNTS), "slots"),
     ],
 )

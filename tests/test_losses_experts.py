@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from classgap import registry
 from classgap._checks import InputError
 from classgap.heads import FeatureTap
-from classgap.losses import DBMLoss, LearningFromFailureLoss, NCLLoss, mutual_distillation
+from classgap.losses import BalancedSoftmaxLoss, LearningFromFailureLoss, NCLLoss, mutual_distillation
 from classgap.models import Experts
 from reference import experts
 
@@ -45,31 +47,57 @@ def test_with_all_categories_hard_both_parts_are_equal():
     assert whole.item() == pytest.approx(2 * one_part.item(), rel=1e-6)
 
 
-def test_released_form_keeps_excluded_classes_at_zero():
+@pytest.mark.parametrize("spread", [1.0, 30.0])  # with the larger one probabilities fall below 1e-9
+def test_released_form_matches_the_release(spread):
     logits, target = batch()
-    criterion = NCLLoss(K, hard_share=0.4, hard_form="zero", lam=0.0, class_counts=COUNTS)
-    kept = torch.zeros(8, K)
-    for i, y in enumerate(target.tolist()):
-        rivals = [k for k in logits[i, 0].argsort(descending=True).tolist() if k != y]
-        kept[i, [y, rivals[0]]] = 1
-    counts = torch.tensor(COUNTS).log()
-    expected = sum(
-        F.cross_entropy(logits[:, m] + counts, target) + F.cross_entropy(logits[:, m] * kept + counts, target)
-        for m in range(3)
+    logits = spread * logits
+    criterion = NCLLoss(K, hard_share=0.4, hard_form="zero", class_counts=COUNTS)
+    expected = experts.released_ncl(logits.numpy(), target.tolist(), COUNTS, 2, 0.6)
+    assert criterion(logits, target).item() == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("hard_form", ["restrict", "zero"])
+def test_dbm_ncl_has_the_margin_in_all_four_terms(hard_form):
+    cosines, target = batch()
+    cosines = torch.tanh(cosines)
+    base_params = {"variant": "bs", "s": 10.0, "k_m": 0.3, "ref": "last", "monotone": False}
+    criterion = NCLLoss(
+        K, hard_share=0.4, hard_form=hard_form, base="dbm", base_params=base_params, class_counts=COUNTS
     )
-    assert criterion(logits, target).item() == pytest.approx(expected.item(), rel=1e-6)
+    rows = zip(cosines.numpy(), target.tolist(), strict=True)
+    logits = [[experts.dbm_scaled(row, y, COUNTS, 0.3, 10.0) for row in members] for members, y in rows]
+    reference = experts.ncl if hard_form == "restrict" else experts.released_ncl
+    # Categories are ranked by the first expert's cosines; the margin only moves the true class, which is always chosen.
+    expected = reference(np.array(logits), target.tolist(), COUNTS, 2, 0.6)
+    assert criterion(cosines, target).item() == pytest.approx(expected, rel=1e-6)
 
 
-def test_ncl_with_dbm_as_classification_term():
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("cosface", {}),
+        ("arcface", {}),
+        ("sphereface", {}),
+        ("ldam", {}),
+        ("ldam", {"form": "delta"}),
+        ("dbm", {}),
+        ("drw", {"base": "dbm"}),
+    ],
+)
+def test_margin_logits_are_what_the_softmax_sees(name, params):
     logits, target = batch(members=1)
-    cosines = torch.tanh(logits)
-    params = {"variant": "bs", "s": 10.0}
-    criterion = NCLLoss(K, experts=1, base="dbm", base_params=params, class_counts=COUNTS)
-    plain = NCLLoss(K, experts=1, class_counts=COUNTS)
-    swapped = DBMLoss(K, **params, class_counts=COUNTS)(cosines[:, 0], target)
-    original = plain.base(10 * cosines[:, 0], target)
-    expected = plain(10 * cosines, target) - original + swapped
-    assert criterion(cosines, target).item() == pytest.approx(expected.item(), rel=1e-6)
+    cosines = torch.tanh(logits[:, 0])
+    criterion = registry.get("loss", name).build(num_classes=K, class_counts=COUNTS, **params)
+    expected = criterion.eval()(cosines, target, epoch=0)
+    changed = criterion.margin_logits(cosines, target)
+    assert F.cross_entropy(changed, target).item() == pytest.approx(expected.item(), rel=1e-6)
+    assert not torch.equal(changed, cosines)
+
+
+def test_losses_without_a_margin_have_their_logits():
+    logits, target = batch(members=1)
+    for criterion in (NCLLoss(K, experts=1, class_counts=COUNTS), BalancedSoftmaxLoss(K, class_counts=COUNTS)):
+        assert torch.equal(criterion.margin_logits(logits[:, 0], target), logits[:, 0])
 
 
 def test_scores_are_the_mean_and_the_second_expert():

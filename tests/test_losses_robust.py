@@ -109,12 +109,33 @@ def test_fair_dro_without_radius_is_the_mean_over_classes():
     assert loss.item() == pytest.approx(float(np.nanmean(means)), rel=1e-6)
 
 
-def test_fair_dro_is_mean_plus_spread_of_class_losses():
+@pytest.mark.parametrize(("rho", "project"), [(0.5, False), (0.05, True)])
+def test_fair_dro_is_mean_plus_spread_of_class_losses(rho, project):
     logits = torch.randn(8, 4, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
     target = torch.arange(4).repeat(2)
     means = robust.class_means(logits.numpy(), target.tolist(), 4)
-    loss = FairDROLoss(4, rho=0.5).double()(logits, target)
-    assert loss.item() == pytest.approx(means.mean() + means.std(), rel=1e-6)
+    criterion = FairDROLoss(4, rho=rho, project=project).double()
+    loss = criterion(logits, target)
+    assert loss.item() == pytest.approx(means.mean() + math.sqrt(2 * rho) * means.std(), rel=1e-6)
+    assert criterion.q.min() > 0 or not project
+
+
+@pytest.mark.parametrize("classes", [10, 100])
+def test_weights_of_the_default_fair_dro_are_a_distribution(classes):
+    """The published closed form has a tenth to a fifth of negative weights, for any number of classes."""
+    generator = torch.Generator().manual_seed(0)
+    target = torch.arange(classes)
+    default, published = FairDROLoss(classes), FairDROLoss(classes, project=False)
+    negative = []
+    for _ in range(20):
+        logits = torch.randn(classes, classes, generator=generator)
+        logits[target, target] += 2 + 2 * torch.randn(classes, generator=generator)
+        for criterion in (default, published):
+            criterion(logits, target)
+        assert default.q.min() >= 0
+        assert default.q.sum().item() == pytest.approx(1, abs=1e-5)
+        negative.append((published.q < 0).double().mean().item())
+    assert 0.1 < np.mean(negative) < 0.25
 
 
 def test_fair_dro_follows_running_class_losses():
@@ -130,7 +151,7 @@ def test_fair_dro_follows_running_class_losses():
 
 def test_fair_dro_by_epoch_measures_the_training_set():
     data = [(z, y, None, None) for z, y in batches()]
-    criterion = FairDROLoss(5, rho=0.05, update="epoch", epochs=4)
+    criterion = FairDROLoss(5, rho=0.05, project=False, update="epoch", epochs=4)
     (logits, target), *_ = batches()
     with pytest.raises(InputError, match=r"needs criterion\.start_epoch"):
         criterion(logits, target)

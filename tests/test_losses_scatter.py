@@ -1,4 +1,4 @@
-"""Scatter of the logits within each class, the representation term of MR² by default."""
+"""Compact logits, and the scatter within each class that it is made of."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from classgap.losses import MR2Loss, within_class_scatter
+from classgap._checks import InputError
+from classgap.losses import CompactLogitsLoss, MR2Loss, within_class_scatter
 from reference import mr2 as reference
 
 K = 6
@@ -70,37 +71,26 @@ def test_the_pull_counts_by_the_fit_and_by_frequency(soft):
     prior = np.log(np.array(counts) / sum(counts))
     share = reference.fit(scores + prior, target.tolist()) ** 0.25
     assert 0.3 < share != reference.fit(scores, target.tolist()) ** 0.25
-    criterion = MR2Loss(K, class_counts=counts)
+    criterion = CompactLogitsLoss(K, class_counts=counts)
     criterion(logits, F.one_hot(target, K).double() if soft else target, torch.randn(15, 4, dtype=torch.float64))
     expected = share**4 * reference.logit_scatter(scores, target.tolist(), counts)
-    assert criterion.last["rep"].item() == pytest.approx(expected)
+    assert criterion.last["pull"].item() == pytest.approx(expected)
 
 
-def test_the_pull_lets_go_of_what_is_wrong():
+def test_the_pull_needs_a_correct_batch():
     logits, target = batch()
     features = torch.randn(15, 4, dtype=torch.float64)
     right, wrong = logits + 50 * F.one_hot(target, K), logits - 50 * F.one_hot(target, K)
-    default, constant = MR2Loss(K), MR2Loss(K, form="logit")
+    default, constant = CompactLogitsLoss(K), CompactLogitsLoss(K, fit_power=0)
     torch.testing.assert_close(default(right, target, features), constant(right, target, features))
     default(wrong, target, features), constant(wrong, target, features)
-    assert default.last["rep"] == 0
-    assert constant.last["rep"] > 1
+    assert default.last["pull"] == 0
+    assert constant.last["pull"] > 1
 
 
-def test_a_constant_pull_counts_by_rarity():
-    logits, target = batch()
-    counts = [60, 50, 40, 30, 20, 10]
-    criterion = MR2Loss(K, form="logit", class_counts=counts)
-    criterion(logits, target, torch.randn(15, 4, dtype=torch.float64))
-    rarity = torch.tensor(counts).reciprocal()
-    expected = within_class_scatter(logits, target, class_weight=rarity / rarity.mean())
-    torch.testing.assert_close(criterion.last["rep"], expected)
-
-
-@pytest.mark.parametrize("form", ["fitted", "logit"])
-def test_equal_counts_weigh_nothing(form):
-    equal = MR2Loss(K, form=form, class_counts=[7] * K)
-    assert equal.pull_weight is None
+def test_equal_counts_weigh_nothing():
+    equal = CompactLogitsLoss(K, class_counts=[7] * K)
+    assert equal.class_weight is None
     assert equal.column_weight is None
 
 
@@ -127,24 +117,14 @@ def test_no_table_has_as_many_rows_as_there_are_classes():
     assert within_class_scatter(rows, torch.arange(4)) == 0.0
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"c_bar": 2.0, "weight_by_gamma": True},
-        {"class_counts": [60, 50, 40, 30, 20, 10]},
-        {"class_counts": [60, 50, 40, 30, 20, 10], "adjust": "inside"},
-        {"class_counts": [60, 50, 40, 30, 20, 10], "adjust": "posthoc"},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("form", ["fitted", "logit"])
+@pytest.mark.parametrize("options", [{}, {"c_bar": 2.0}, {"class_counts": [60, 50, 40, 30, 20, 10]}], ids=str)
+@pytest.mark.parametrize("fit_power", [0, 4])
 @pytest.mark.parametrize("as_tensors", [False, True])
-def test_both_terms_in_one_step_are_their_sum(monkeypatch, form, options, as_tensors):
+def test_both_terms_in_one_step_are_their_sum(monkeypatch, fit_power, options, as_tensors):
     """Value, parts and gradient of the single step are those of the two terms added up, as for soft targets."""
     monkeypatch.setattr("classgap.stats.arrays.on_host", lambda tensor: not as_tensors)
     (logits, target), features = batch(), 2 * torch.randn(15, 4, dtype=torch.float64)
-    single, apart = (MR2Loss(K, lam=0.3, form=form, **options).double() for _ in range(2))
+    single, apart = (CompactLogitsLoss(K, lam=0.3, fit_power=fit_power, **options).double() for _ in range(2))
     one = single(logits, target, features)
     two = apart(logits, F.one_hot(target, K).double(), features)
     torch.testing.assert_close(one, two)
@@ -162,33 +142,39 @@ def test_imbalanced_labels_without_counts_are_pointed_out_once():
             target = torch.multinomial(shares, 24, replacement=True, generator=generator)
             criterion(torch.randn(24, K, generator=generator), target, torch.randn(24, 4, generator=generator))
 
-    criterion = MR2Loss(K)
+    criterion = CompactLogitsLoss(K)
     with pytest.warns(UserWarning, match="pass class_counts") as found:
         train(criterion, shares)
     assert len(found) == 1
     # warnings are errors: these are silent
-    train(MR2Loss(K), torch.ones(K))
-    train(MR2Loss(K, class_counts=shares), shares)
-    train(MR2Loss(K).eval(), shares)
+    train(CompactLogitsLoss(K), torch.ones(K))
+    train(CompactLogitsLoss(K, class_counts=shares), shares)
+    train(CompactLogitsLoss(K).eval(), shares)
 
 
-def test_default_form_keeps_no_spread():
-    """It has no slack to compare distances with, so steps do not pay for one."""
+def test_margins_are_those_of_mr2():
     logits, target = batch()
     features = torch.randn(15, 4, dtype=torch.float64)
-    default, asked = MR2Loss(K), MR2Loss(K, spread="pooled")
-    for criterion in (default, asked):
-        criterion(logits, target, features)
-    assert default.sbar == 0.0
-    assert asked.sbar > 0.0
-    torch.testing.assert_close(default.gamma, asked.gamma)
+    ours, theirs = CompactLogitsLoss(K), MR2Loss(K, c_bar=1.0, lam=0.0)
+    ours(logits, target, features), theirs(logits, target, features)
+    torch.testing.assert_close(ours.gamma, theirs.gamma)
+    torch.testing.assert_close(ours.last["logit"], theirs.last["logit"])
 
 
-def test_default_form_adds_the_scatter_of_the_logits():
+def test_the_loss_adds_the_scatter_of_the_logits():
     logits, target = batch()
-    features = torch.ones(len(target), 4, dtype=torch.float64)  # equal spread, so every margin is 1
-    criterion = MR2Loss(K, lam=0.3, gamma_rule="uniform").double()
-    assert criterion.form == "fitted"
-    fit = reference.fit(logits.detach().numpy(), target.tolist())
-    expected = F.cross_entropy(logits, target) + 0.3 * fit * within_class_scatter(logits, target)
-    assert criterion(logits, target, features).item() == pytest.approx(expected.item())
+    features = torch.ones(len(target), 4, dtype=torch.float64)
+    for power in (4, 1.5):
+        criterion = CompactLogitsLoss(K, lam=0.3, margins="uniform", fit_power=power).double()
+        fit = reference.fit(logits.detach().numpy(), target.tolist(), power)
+        expected = F.cross_entropy(logits, target) + 0.3 * fit * within_class_scatter(logits, target)
+        assert criterion(logits, target, features).item() == pytest.approx(expected.item())
+
+
+def test_bad_parameters():
+    for options, message in [
+        ({"fit_power": -1}, "fit_power must be"),
+        ({"margins": "uniformly"}, "did you mean 'uniform'"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            CompactLogitsLoss(K, **options)

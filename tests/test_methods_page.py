@@ -42,7 +42,7 @@ def test_the_committed_page_is_up_to_date() -> None:
 @pytest.mark.slow  # as for the page of evidence: results grow while a suite runs
 def test_measured_effects_are_those_of_the_committed_results() -> None:
     measured = script("methods_measured")
-    if not measured.results_of(measured.FIELD).exists():
+    if not measured.results_of(measured.FIELD):
         pytest.skip("the results of benchmarks/evidence/field.py are not here")
     assert json.loads(measured.FIGURES.read_text())["results"] == measured.results_hash(), (
         "run: python benchmarks/methods_measured.py && python benchmarks/methods_page.py"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 
 import numpy as np
@@ -29,23 +30,70 @@ def batch(seed=0, classes=K, samples=N, width=D):
     return torch.randn(samples, classes, generator=generator) * 2, target, features
 
 
-@pytest.mark.parametrize("form", ["paper", "release", "scale_free"])
-@pytest.mark.parametrize("pair", ["sum", "mean", "pairwise"])
-@pytest.mark.parametrize("spread", ["pooled", "ratio", "moments", "batch", "zero"])
-def test_whole_loss_matches_reference(form, pair, spread):
-    criterion = MR2Loss(K, c_bar=1.7, lam=0.3, form=form, pair=pair, spread=spread, num_features=D)
+@pytest.mark.parametrize("temperature", [1.0, 3.0, None])
+@pytest.mark.parametrize("spread", ["pooled", "ratio", "ema", "zero"])
+def test_whole_loss_matches_reference(temperature, spread):
+    criterion = MR2Loss(K, c_bar=1.7, lam=0.3, temperature=temperature, spread=spread)
     steps = [batch(seed) for seed in range(4)]
     for logits, target, features in steps:
         value = criterion(logits, target, features=features)
-    second, spreads = reference.running_moments([(f.numpy(), y.tolist()) for _, y, f in steps], K)
+    seen = [(f.numpy(), y.tolist()) for _, y, f in steps]
+    second, spreads = reference.running_moments(seen, K)
+    if spread == "ema":
+        second, spreads["ema"] = reference.published_averages(seen, K)
     sbar = 0.0 if spread == "zero" else np.nanmean(spreads[spread])
     logit = reference.logit_margin(logits, target.tolist(), reference.gamma(second, 1.7))
-    totals = [float((f - f.mean(0)).square().sum(1).mean()) for _, _, f in steps]
-    running_total = np.average(totals, weights=0.9 ** np.arange(len(steps))[::-1])
-    rep = reference.representation_margin(features, target.tolist(), sbar, form, pair, K, running_total=running_total)
+    rep = reference.representation_margin(features, target.tolist(), sbar, temperature or 10 * D)
     assert float(criterion.last["logit"]) == pytest.approx(logit, rel=1e-5)
-    assert float(criterion.last["rep"]) == pytest.approx(rep, rel=1e-5)
+    assert float(criterion.last["rep"]) == pytest.approx(rep, rel=1e-4)
     assert float(value) == pytest.approx(logit + 0.3 * rep, rel=1e-5)
+
+
+def test_published_is_the_paper_step_by_step():
+    """Eq. (1), (2), (4) with c̄ = 2, λ = 0.5 and moving averages of decay 0.9: value and state of several steps."""
+    criterion, seen = MR2Loss.published(K), []
+    for seed in range(6):
+        logits, target, features = batch(seed, samples=9)  # some classes are absent or single
+        seen.append((features.numpy(), target.tolist()))
+        value = criterion(logits, target, features=features)
+        second, deviation = reference.published_averages(seen, K)
+        np.testing.assert_allclose(criterion.moments.second.numpy(), second, rtol=1e-5)
+        np.testing.assert_allclose(criterion.moments.class_spread.numpy(), deviation, rtol=1e-4, atol=1e-7)
+        logit = reference.logit_margin(logits, target.tolist(), reference.gamma(second, 2.0))
+        rep = reference.representation_margin(features, target.tolist(), np.nanmean(deviation))
+        assert float(value) == pytest.approx(logit + 0.5 * rep, rel=1e-5)
+
+
+@pytest.mark.parametrize(("file", "c_bar", "decay"), [("cifar", 2.0, 0.9), ("imagenet", 1.0, 0.999)])
+def test_released_is_the_code_step_by_step(file, c_bar, decay):
+    """Norm of order 5 of mean and deviation, exponent / 10d, factor d/10, mean per class over K, slack of the file."""
+    criterion, state = MR2Loss.released(K, file=file, lam=0.7), (np.zeros(K), np.zeros(K))
+    for seed in range(6):
+        logits, target, features = batch(seed, samples=9)
+        features = 8 * features  # so that the exponent is not linear
+        value = criterion(logits, target, features=features)
+        state, expected, logit, rep = reference.released_step(
+            state, logits.numpy(), target.tolist(), features.numpy(), K, c_bar, 0.7, decay, file
+        )
+        np.testing.assert_allclose(criterion.mean_norm.numpy(), state[0], rtol=1e-5)
+        np.testing.assert_allclose(criterion.variance.numpy(), state[1], rtol=1e-5)
+        assert float(criterion.last["logit"]) == pytest.approx(logit, rel=1e-5)
+        assert float(criterion.last["rep"]) == pytest.approx(rep, rel=1e-5)
+        assert float(value) == pytest.approx(expected, rel=1e-5)
+
+
+def test_temperature_connects_the_paper_and_the_code():
+    """With T = 10·d, weight λ/100 and equally many samples per class, eq. (2) has the gradient of the released code."""
+    target = torch.arange(20) % K
+    features = torch.randn(20, D, generator=torch.Generator().manual_seed(0), dtype=torch.double).requires_grad_()
+    released = MR2Loss.released(K, c_bar=1.0, lam=1.0).double()
+    by_code = torch.autograd.grad(released(torch.zeros(20, K).double(), target, features=features), features)[0]
+    rep = representation_margin(features, target, torch.tensor(0.0).double(), temperature=10 * D)
+    torch.testing.assert_close(torch.autograd.grad(rep / 100, features)[0], by_code)
+
+
+def test_at_most_ten_parameters():
+    assert len(inspect.signature(MR2Loss).parameters) <= 10
 
 
 @pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
@@ -95,34 +143,6 @@ def test_unseen_classes_do_not_inflate_margins():
     assert criterion.gamma[2:].tolist() == [2.0] * 3
 
 
-def test_imbalanced_rule_is_ldam_when_spread_is_equal():
-    counts = torch.tensor([16.0, 1.0])
-    gamma = margins_from_moments(torch.tensor([4.0, 4.0]), 1.5, rule="imbalanced", class_counts=counts)
-    assert float(gamma[1] / gamma[0]) == pytest.approx(2.0)
-
-
-def test_gamma_weighting_leaves_the_boundary_in_place():
-    """Two overlapping classes with probability ½ each at one point: the best score is 0 with the weight, and not without."""
-    gamma = torch.tensor([3.0, 1.0])
-
-    def best_score(weighted):
-        score = torch.zeros(1, dtype=torch.double, requires_grad=True)
-        optimizer = torch.optim.LBFGS([score], max_iter=50)
-
-        def closure():
-            optimizer.zero_grad()
-            logits = torch.stack((score / 2, -score / 2), 1).expand(2, 2)
-            loss = gamma_margin_cross_entropy(logits, torch.tensor([0, 1]), gamma, weight_by_gamma=weighted)
-            loss.backward()
-            return loss
-
-        optimizer.step(closure)
-        return float(score.detach())
-
-    assert best_score(True) == pytest.approx(0.0, abs=1e-4)
-    assert best_score(False) < -0.1  # against the class with the larger margin
-
-
 def test_pull_identities():
     same = torch.ones(4, 3)
     target = torch.zeros(4, dtype=torch.long)
@@ -170,13 +190,12 @@ def test_pairwise_mode_is_unbiased_in_the_batch_size():
 def test_pull_gradients(pair, options):
     _, target, features = batch()
     features = features.double().requires_grad_()
-    scale = torch.tensor(0.3, dtype=torch.double, requires_grad=True)
     slack = torch.tensor(0.2, dtype=torch.double)
 
-    def function(features, scale):
-        return within_class_pull(features, target, slack, scale=scale, pair=pair, **options)
+    def function(features):
+        return within_class_pull(features, target, slack, scale=0.3, pair=pair, **options)
 
-    assert torch.autograd.gradcheck(function, (features, scale))
+    assert torch.autograd.gradcheck(function, (features,))
 
 
 def test_pull_in_chunks_is_the_same(monkeypatch):
@@ -191,53 +210,36 @@ def test_pull_in_chunks_is_the_same(monkeypatch):
     torch.testing.assert_close(torch.autograd.grad(parts.sum(), features)[0], gradient)
 
 
-def test_scale_free_form_is_blind_to_the_scale_of_features():
-    """Value unchanged, and no gradient along φ: shrinking all features together gains nothing."""
-    _, target, features = batch()
-    features = (features - features.mean(0)).double().requires_grad_()
-    sbar = torch.tensor(0.4, dtype=torch.double)
-    value = representation_margin(features, target, sbar, form="scale_free")
-    larger = representation_margin(10 * features, target, 100 * sbar, form="scale_free")
-    assert float(larger.detach()) == pytest.approx(float(value.detach()), rel=1e-9)
-    slackless = representation_margin(features, target, 0 * sbar, form="scale_free")
-    (gradient,) = torch.autograd.grad(slackless, features)
-    assert float((gradient * features.detach()).sum()) == pytest.approx(0.0, abs=1e-12)
-    paper = representation_margin(features, target, 0 * sbar, form="paper")
-    assert float((torch.autograd.grad(paper, features)[0] * features.detach()).sum()) > 0.1
-
-
-def test_scale_free_weight_means_the_same_for_any_batch_and_dimension():
-    """Gaussian classes with a fixed ratio of within to total scatter give about the same value whatever K, B and d."""
-    values = []
-    for classes, samples, width in [(4, 128, 16), (16, 256, 16), (8, 512, 128)]:
-        generator = torch.Generator().manual_seed(0)
-        centres = torch.randn(classes, width, generator=generator)
-        target = torch.arange(samples) % classes
-        features = centres[target] + 0.7 * torch.randn(samples, width, generator=generator)
-        values.append(float(representation_margin(features, target, torch.tensor(0.49 * width), form="scale_free")))
-    assert max(values) / min(values) < 1.25
-
-
-def test_logit_adjusted_modes():
+def test_logit_adjustment_is_added_after_the_division():
     counts = [50, 20, 10, 5, 5]
     logits, target, features = batch()
     log_prior = np.log(np.array(counts) / 90)
-    for adjust in ("outside", "inside", "posthoc"):
-        criterion = MR2Loss(K, lam=0.0, class_counts=counts, tau=0.7, adjust=adjust)
-        value = criterion(logits, target, features=features)
-        expected = reference.logit_margin(logits, target.tolist(), criterion.gamma.numpy(), log_prior, 0.7, adjust)
-        assert float(value) == pytest.approx(expected, rel=1e-5)
-    torch.testing.assert_close(criterion.scores(logits), logits - 0.7 * torch.tensor(log_prior).float())
-    assert MR2Loss(K, class_counts=counts).scores(logits) is logits
+    criterion = MR2Loss(K, lam=0.0, class_counts=counts, tau=0.7)
+    value = criterion(logits, target, features=features)
+    expected = reference.logit_margin(logits, target.tolist(), criterion.gamma.numpy(), log_prior, 0.7)
+    assert float(value) == pytest.approx(expected, rel=1e-5)
+    assert criterion.scores(logits) is logits
 
 
 def test_logit_adjustment_vanishes_on_balanced_counts():
     logits, target, features = batch()
     plain = MR2Loss(K)(logits, target, features=features)
-    for adjust in ("outside", "inside", "posthoc"):
-        criterion = MR2Loss(K, class_counts=[7] * K, adjust=adjust)
-        torch.testing.assert_close(criterion(logits, target, features=features), plain)
-        assert torch.equal(criterion.scores(logits).argmax(1), logits.argmax(1))
+    torch.testing.assert_close(MR2Loss(K, class_counts=[7] * K)(logits, target, features=features), plain)
+
+
+def test_slack_of_imbalanced_data_is_not_decided_by_frequent_classes():
+    assert MR2Loss(K).moments.spread == "pooled"
+    assert MR2Loss(K, class_counts=[50, 20, 10, 5, 5]).moments.spread == "ratio"
+
+
+def test_the_value_stays_comparable_at_high_temperatures():
+    """T ln b, a constant of hundreds at T = 10·d, is not part of the value; at T = 1 nothing is taken away."""
+    _, target, features = batch()
+    small = features / 1e3
+    for temperature in (1.0, 60.0, 5120.0):
+        value = representation_margin(small, target, torch.tensor(0.0), temperature=temperature)
+        sizes = torch.bincount(target, minlength=K)[target].double()
+        assert float(value) == pytest.approx(float(sizes.log().mean()), abs=2e-3)
 
 
 def test_soft_targets_are_the_expectation_over_labels():
@@ -254,36 +256,26 @@ def test_soft_targets_are_the_expectation_over_labels():
     torch.testing.assert_close(mixed, 0.7 * (hard - rep) + 0.3 * swapped + rep)
 
 
-@pytest.mark.parametrize("spread", ["pooled", "ratio", "moments", "batch"])
+@pytest.mark.parametrize("spread", ["pooled", "ratio", "ema"])
 def test_double_precision_inputs(spread):
     """Statistics stay float32; value and gradient follow the inputs."""
-    criterion = MR2Loss(K, spread=spread, num_features=D)
+    criterion = MR2Loss(K, spread=spread)
     logits, target, features = (part.double() if part.is_floating_point() else part for part in batch())
     value = criterion(logits, target, features=features)
     assert value.dtype == torch.double
-    single = MR2Loss(K, spread=spread, num_features=D)(*[p.float() if p.is_floating_point() else p for p in batch()])
+    single = MR2Loss(K, spread=spread)(*[p.float() if p.is_floating_point() else p for p in batch()])
     assert float(value) == pytest.approx(float(single), rel=1e-5)
 
 
-@pytest.mark.parametrize("form", ["paper", "release", "scale_free"])
-@pytest.mark.parametrize("pair", ["sum", "mean", "pairwise"])
+@pytest.mark.parametrize("temperature", [1.0, None])
 @pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"spread": "ratio"},
-        {"spread": "moments"},
-        {"spread": "batch"},
-        {"queue": 2},
-        {"class_counts": [9, 5, 3, 2, 1]},
-    ],
-    ids=str,
+    "options", [{}, {"spread": "ratio"}, {"spread": "ema"}, {"class_counts": [9, 5, 3, 2, 1]}], ids=str
 )
-def test_numpy_and_tensors_agree(monkeypatch, form, pair, options):
+def test_numpy_and_tensors_agree(monkeypatch, temperature, options):
     """Small arrays are NumPy's on the CPU and tensors on an accelerator: same values, gradients and state."""
 
     def steps():
-        criterion = MR2Loss(K, form=form, pair=pair, num_features=D, **options)
+        criterion = MR2Loss(K, temperature=temperature, **options)
         for seed in range(3):
             logits, target, features = batch(seed)
             logits.requires_grad_(), features.requires_grad_()
@@ -296,6 +288,7 @@ def test_numpy_and_tensors_agree(monkeypatch, form, pair, options):
     torch.testing.assert_close(list(steps()), expected, equal_nan=True)
 
 
+@pytest.mark.bf16
 def test_bfloat16_statistics():
     """A loss cast to bfloat16 with its model goes on learning its statistics, in that precision."""
     logits, target, features = batch()
@@ -317,40 +310,13 @@ def test_label_of_vanishing_probability():
     torch.testing.assert_close(*(torch.autograd.grad(v, logits)[0] for v in (value, expected)))
 
 
-def test_queue_finds_partners_of_earlier_batches():
-    """With one sample of a class a step there are no pairs in a batch; the memory supplies them, but not the sample itself."""
-    criterion = MR2Loss(2, form="paper", lam=1.0, spread="zero", queue=2, num_features=1)
-    features, target = torch.tensor([[0.0], [10.0]]), torch.arange(2)
-    logits = torch.zeros(2, 2)
-    criterion(logits, target, features=features, index=torch.tensor([0, 1]))
-    assert float(criterion.last["rep"]) == 0.0
-    criterion(logits, target, features=features + 1, index=torch.tensor([2, 3]))
-    assert float(criterion.last["rep"]) == pytest.approx(math.log(1 + math.e), rel=1e-5)
-    criterion(logits, target, features=features + 2, index=torch.tensor([0, 3]))
-    # Sample 0 meets only 2 (distance 1), sample 3 only 1 (distance 4): entries of the same image are left out.
-    expected = (math.log(1 + math.exp(1)) + math.log(1 + math.exp(4))) / 2
-    assert float(criterion.last["rep"]) == pytest.approx(expected, rel=1e-5)
-    assert criterion.queue.memory[:, :, 0].sort().values.tolist() == [[1.0, 2.0], [11.0, 12.0]]
-
-
-def test_queue_keeps_the_last_samples_of_a_crowded_class():
-    criterion = MR2Loss(2, form="release", queue=3, num_features=1)
-    criterion(torch.zeros(5, 2), torch.zeros(5, dtype=torch.long), features=torch.arange(5.0)[:, None])
-    assert criterion.queue.memory[0, :, 0].sort().values.tolist() == [2.0, 3.0, 4.0]
-
-
 def test_bad_parameters():
     for options, message in [
         ({"c_bar": 0.0}, r"c_bar must be a finite number in \(0, inf\)"),
         ({"lam": -1.0}, "lam must be"),
-        ({"form": "papr"}, "did you mean 'paper'"),
-        ({"pair": "max"}, "unknown value for pair"),
+        ({"temperature": 0.0}, "temperature must be"),
+        ({"margins": "spred"}, "did you mean 'spread'"),
         ({"spread": "pool"}, "did you mean 'pooled'"),
-        ({"gamma_rule": "imbalanced"}, "needs class_counts"),
-        ({"queue": 4, "form": "release"}, "needs num_features"),
-        ({"queue": 4}, "queue is for pulls between features"),
-        ({"pair": "sum"}, "pair is for pulls between features"),
-        ({"spread": "moments"}, "needs num_features"),
         ({"class_counts": [1, 2]}, "class_counts must have 5 entries"),
         ({"class_counts": [1, 2, 0, 4, 5]}, "class_counts must be positive, got 0.0 for class 2"),
     ]:
@@ -358,3 +324,7 @@ def test_bad_parameters():
             MR2Loss(K, **options)
     with pytest.raises(InputError, match="at least 2"):
         MR2Loss(1)
+    with pytest.raises(InputError, match="unknown value for spread"):
+        MR2Loss.published(K, spread="pooled")
+    with pytest.raises(InputError, match="unknown value for file"):
+        MR2Loss.released(K, file="cifar10")

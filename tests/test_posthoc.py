@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from sklearn.exceptions import NotFittedError
 from classgap import registry
 from classgap._cards import card
 from classgap._checks import InputError
+from classgap.bench.records import read_records
 from classgap.posthoc import PostHocMethod, load, save
 from posthoc_data import Task, long_tailed_task
 
@@ -56,7 +56,7 @@ def test_card_says_what_to_expect_and_its_figure_is_the_measured_one(name: str) 
     expect = " ".join(found.expect.split())
     assert "balanced data" in expect
     assert "long tail" in expect
-    lines = [json.loads(line) for line in RESULTS.read_text().splitlines()]
+    lines = read_records(RESULTS)
     row = {"gap_dial": "gap_dial (chosen)"}.get(name, name)
     here = [x for x in lines if (x["head"], x["task"], x["method"]) == ("linear", "long-tailed", row)]
     assert here

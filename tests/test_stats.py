@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from classgap._checks import InputError
-from classgap.stats import SPREADS, ClassMoments, class_pairs, class_sums, total_scatter
+from classgap.stats import SPREADS, ClassMoments, class_pairs, class_sums
 from reference import mr2 as reference
 
 
@@ -34,18 +34,19 @@ def test_class_sums_match_a_loop():
 @pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
 def test_moments_match_reference(spread, p):
     steps = list(batches(12, 9, 6, 4, skip=(5,)))
-    moments = ClassMoments(6, p=p, decay=0.8, spread=spread, num_features=4)
+    moments = ClassMoments(6, p=p, decay=0.8, spread=spread)
     for features, target in steps:
         moments(features, target)
-    second, spreads = reference.running_moments(
-        [(f.numpy(), y.tolist()) for f, y in steps], 6, p=np.inf if p == math.inf else p, decay=0.8
-    )
+    seen, options = [(f.numpy(), y.tolist()) for f, y in steps], {"p": np.inf if p == math.inf else p, "decay": 0.8}
+    second, spreads = reference.running_moments(seen, 6, **options)
+    if spread == "ema":
+        second, spreads["ema"] = reference.published_averages(seen, 6, **options)
     np.testing.assert_allclose(moments.second.numpy(), second, rtol=1e-5)
     np.testing.assert_allclose(moments.class_spread.numpy(), spreads[spread], rtol=1e-4)
     np.testing.assert_allclose(float(moments.sbar), np.nanmean(spreads[spread]), rtol=1e-4)
 
 
-@pytest.mark.parametrize("spread", ["pooled", "ratio", "batch"])
+@pytest.mark.parametrize("spread", ["pooled", "ratio", "ema"])
 def test_pairs_give_the_same_scatter(spread):
     plain, paired = (ClassMoments(5, spread=spread) for _ in range(2))
     for features, target in batches(5, 17, 5, 3):
@@ -70,7 +71,7 @@ def test_spread_estimators_are_unbiased_where_they_claim_to_be():
     variance, width, classes = 4.0, 8, 100
     values = {}
     for spread in SPREADS:
-        moments = ClassMoments(classes, spread=spread, num_features=width)
+        moments = ClassMoments(classes, spread=spread)
         generator = torch.Generator().manual_seed(1)
         trace = []
         for step in range(400):
@@ -79,28 +80,27 @@ def test_spread_estimators_are_unbiased_where_they_claim_to_be():
             if step >= 100:
                 trace.append(float(moments.sbar))
         values[spread] = np.mean(trace) / (variance * width)
-    assert values["batch"] == pytest.approx(0.29, abs=0.02)
-    for spread in ("pooled", "ratio", "moments"):
+    assert values["ema"] == pytest.approx(0.29, abs=0.02)
+    for spread in ("pooled", "ratio"):
         assert values[spread] == pytest.approx(1.0, abs=0.01)
 
 
 def test_one_sample_of_a_class_at_a_time():
-    """Within-batch estimators have nothing to go by; the decayed moments are right."""
-    generator = torch.Generator().manual_seed(0)
-    ratio, moments = ClassMoments(2, spread="ratio"), ClassMoments(2, spread="moments", num_features=1, decay=0.99)
-    for _ in range(3000):
-        features, target = torch.randn(2, 1, generator=generator) * 3, torch.arange(2)
+    """Within-batch estimators have no pair to estimate from: no estimate, and 0 in the paper's form."""
+    ratio, averages = ClassMoments(2, spread="ratio"), ClassMoments(2, spread="ema")
+    for _ in range(3):
+        features, target = torch.randn(2, 1) * 3, torch.arange(2)
         ratio(features, target)
-        moments(features, target)
+        averages(features, target)
     assert torch.isnan(ratio.class_spread).all()
     assert float(ratio.sbar) == 0.0
-    assert float(moments.sbar) == pytest.approx(9.0, rel=0.25)
+    assert averages.class_spread.tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("spread", SPREADS)
 def test_identical_features_have_no_spread(spread):
     """Also far from the origin, where a difference of moments would cancel to something negative."""
-    moments = ClassMoments(3, spread=spread, num_features=2)
+    moments = ClassMoments(3, spread=spread)
     for _ in range(5):
         moments(torch.full((9, 2), 1e4), torch.arange(9) % 3)
     assert float(moments.sbar) == 0.0
@@ -131,15 +131,6 @@ def test_only_training_writes():
         torch.testing.assert_close(value, before[key])
 
 
-def test_total_scatter_has_no_gradient_along_the_scale():
-    """V(cφ) = c²V(φ): the derivative along φ is 2V, so V-normalised terms are blind to shrinking everything together."""
-    features = torch.randn(7, 3, dtype=torch.double, requires_grad=True)
-    value = total_scatter(features)
-    (gradient,) = torch.autograd.grad(value, features)
-    assert float((gradient * features.detach()).sum()) == pytest.approx(2 * float(value.detach()))
-    assert torch.autograd.gradcheck(total_scatter, features)
-
-
 def test_a_million_classes_do_not_slow_the_update():
     features, target = torch.randn(256, 64), torch.arange(256)
 
@@ -147,9 +138,9 @@ def test_a_million_classes_do_not_slow_the_update():
         moments = ClassMoments(num_classes)
         best = math.inf
         for _ in range(30):
-            start = time.perf_counter()
+            start = time.process_time()
             moments.update(features, target)
-            best = min(best, time.perf_counter() - start)
+            best = min(best, time.process_time() - start)
         return best
 
     assert seconds(1_000_000) < 3 * seconds(1000)
@@ -158,8 +149,6 @@ def test_a_million_classes_do_not_slow_the_update():
 def test_bad_input():
     with pytest.raises(InputError, match="p must be a norm order of at least 1"):
         ClassMoments(3, p=0.5)
-    with pytest.raises(InputError, match="num_features"):
-        ClassMoments(3, spread="moments")
     with pytest.raises(InputError, match="did you mean 'pooled'"):
         ClassMoments(3, spread="poled")
     with pytest.raises(InputError, match="decay must be"):

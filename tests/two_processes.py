@@ -14,20 +14,24 @@ import torch.distributed as dist
 from classgap import registry
 from classgap.losses import ClassLoss
 from contract import build, gradients, inputs
+from waiting import LOOPBACK, SECONDS
 
 SPLITS = ([7, 5], [9, 3], [12, 0], [4, 8])
 
 
+PAIRS_ACROSS_RANKS = ("mr2", "mr2_published", "mr2_released", "compact_logits")
+
+
 def is_mean_over_samples(spec: registry.Method) -> bool:
-    """Whether the batch loss is the mean of per-sample losses, given shared state; pairs across ranks need ``gather``."""
-    return spec.cls.compute is ClassLoss.compute or "gather" in inspect.signature(spec.cls).parameters
+    """Whether the batch loss is the mean of per-sample losses, given shared state, also of pairs that cross ranks."""
+    gathers = spec.name in PAIRS_ACROSS_RANKS or "gather" in inspect.signature(spec.cls).parameters
+    return spec.cls.compute is ClassLoss.compute or gathers
 
 
 def options(spec: registry.Method) -> dict[str, Any]:
     found: dict[str, Any] = {"gather": True} if "gather" in inspect.signature(spec.cls).parameters else {}
-    return found | (
-        {"lam": 50.0} if spec.name == "mr2" else {}
-    )  # random scores fit badly: else the pull would hardly show
+    # Random scores are mostly wrong: a small weight of the pull would hardly show.
+    return found | ({"lam": 50.0} if spec.name == "compact_logits" else {})
 
 
 def run(spec: registry.Method, rank: int | None) -> dict[str, Any]:
@@ -53,10 +57,10 @@ def run_alone(spec: registry.Method) -> dict[str, Any]:
 
 
 def worker(rank: int, world: int, folder: str) -> None:
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29611", GLOO_SOCKET_IFNAME="lo")
+    os.environ.update(GLOO_SOCKET_IFNAME=LOOPBACK)
     torch.set_num_threads(1)
     store = dist.FileStore(str(Path(folder) / "store"), world)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=60))
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=SECONDS))
     for spec in registry.methods("loss"):
         torch.save(run(spec, rank), Path(folder) / f"{spec.name}-{rank}.pt")
     dist.destroy_process_group()

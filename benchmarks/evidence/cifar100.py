@@ -1,4 +1,4 @@
-"""CIFAR-100 with 100 training images a class: many classes, few samples, images.
+"""CIFAR-100 with 100 training images per class: many classes, few samples, images.
 
     classgap bench benchmarks/evidence/cifar100.py --workers 2
 Cost on one core: 30 epochs of the small network about 6 minutes, 40 epochs of ResNet-32 about 50.
@@ -6,7 +6,7 @@ Cost on one core: 30 epochs of the small network about 6 minutes, 40 epochs of R
 
 from __future__ import annotations
 
-from evidence_common import AUGMENTED, AUTOAUGMENT, DATA, ERM, MR2, RERUN, SEEDS, SMOOTHING, only_on
+from evidence_common import AUGMENTED, AUTOAUGMENT, COMPACT, DATA, ERM, RERUN, SEEDS, SMOOTHING, only_on
 
 from classgap.bench import Suite, Task
 from classgap.train import TrainConfig
@@ -27,13 +27,13 @@ def suite() -> Suite:
         "cifar100",
         tasks=(
             Task("wrn-10-1", base, "a small network, 30 epochs, crop and flip"),
-            Task("resnet32", paper, "the paper's network, 40 epochs, crop and flip"),
+            Task("resnet32", paper, "the network of the MR² paper, 40 epochs, crop and flip"),
             Task("resnet32, AutoAugment", paper.override([AUTOAUGMENT]), "the same with AutoAugment on both sides"),
         ),
         variants=(
             ERM,
             RERUN,
-            MR2,
+            COMPACT,
             SMOOTHING,
             *only_on(("wrn-10-1", "resnet32"), AUGMENTED[0]),
         ),

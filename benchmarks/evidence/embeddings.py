@@ -1,4 +1,4 @@
-"""Frozen CIFAR-100 embeddings, 100 training samples a class and long tails: what does each part of MR² do?
+"""Frozen CIFAR-100 embeddings, 100 training samples per class, and long tails: what does each part of the losses do?
 
     classgap bench benchmarks/evidence/embeddings.py
 Cost: 290 runs, 7 to 25 seconds each on one core.
@@ -7,36 +7,31 @@ Cost: 290 runs, 7 to 25 seconds each on one core.
 from __future__ import annotations
 
 from evidence_common import (
+    COMPACT,
     CONSTANT,
+    CONSTANT_WEIGHTS,
     DATA,
     DIALLED,
     DIALLED_BY_2,
     ERM,
     HEADLINE_SEEDS,
-    MR2,
-    MR2_PAPER,
-    MR2_SCALE_FREE,
-    MR2_WEIGHTED,
-    ON_LOGITS,
+    MR2_PUBLISHED_WEIGHTS,
     REFITTED,
-    RELEASED,
     RERUN,
     SMOOTHING,
     SQUEEZE,
     TEMPERATURE,
-    WEIGHTED,
     WITHOUT_MARGINS,
     margin_only,
     more_samples,
     only_on,
-    pull_only,
     slower,
 )
 
 from classgap.bench import Suite, Task, Variant
 from classgap.train import TrainConfig
 
-TRAINED_FEATURES = ("mlp",)  # a linear probe has no features to pull together
+TRAINED_FEATURES = ("mlp",)  # the features of a linear probe are not trained
 BALANCED = ("linear", "mlp")
 
 
@@ -61,26 +56,25 @@ def suite() -> Suite:
                 base.override(["model=mlp-512", "optim.lr=0.05"]),
                 "one hidden layer of 512: training accuracy 1.0, classes are separated",
             ),
-            Task("linear, tail 10", tail.override(["data.imbalance=10"]), "linear probe, 400 to 40 samples a class"),
-            Task("linear, tail 100", tail.override(["data.imbalance=100"]), "linear probe, 400 to 4 samples a class"),
+            Task("linear, tail 10", tail.override(["data.imbalance=10"]), "linear probe, 400 to 40 samples per class"),
+            Task("linear, tail 100", tail.override(["data.imbalance=100"]), "linear probe, 400 to 4 samples per class"),
         ),
         variants=(
             ERM,
-            MR2,
-            CONSTANT,
+            COMPACT,
             *only_on(("linear, tail*",), Variant("logit adjustment", "logit_adjusted")),
             *only_on(
                 BALANCED,
+                CONSTANT,
                 RERUN,
                 SMOOTHING,
                 margin_only("γ only, c̄=1", 1.0),
                 margin_only("γ only, c̄=2", 2.0),
                 margin_only("γ only, c̄=3", 3.0),
                 TEMPERATURE,
-                WEIGHTED,
                 margin_only("γ only, c̄=2, p=1", 2.0, p=1.0),
                 margin_only("γ only, c̄=2, p=3", 2.0, p=3.0),
-                *ON_LOGITS,
+                *CONSTANT_WEIGHTS,
                 *DIALLED,
                 *DIALLED_BY_2,
                 *REFITTED,
@@ -88,14 +82,10 @@ def suite() -> Suite:
             ),
             *only_on(
                 TRAINED_FEATURES,
-                *(pull_only(f"pull only, λ={lam}", lam) for lam in (0.03, 0.1, 0.3, 1.0)),
-                *RELEASED,
                 slower(0.025),
                 *SQUEEZE,
                 WITHOUT_MARGINS,
-                MR2_PAPER,
-                MR2_SCALE_FREE,
-                MR2_WEIGHTED,
+                MR2_PUBLISHED_WEIGHTS,
             ),
         ),
         seeds=HEADLINE_SEEDS,

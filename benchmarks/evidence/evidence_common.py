@@ -1,4 +1,4 @@
-"""What the evidence suites share: where data are, and the variants every task is asked about."""
+"""What the evidence suites share: where the data are, and the variants that several suites run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from classgap.bench import Variant
 
-# Archives that are not part of the repository; CLASSGAP_DATA names another place.
+# Data archives, which are not part of the repository; CLASSGAP_DATA names another folder.
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 HEADLINE_SEEDS = (0, 1, 2, 3, 4)
 SEEDS = (0, 1, 2)
@@ -16,80 +16,72 @@ ERM = Variant("cross_entropy")
 RERUN = Variant(
     "cross_entropy, re-run",
     seed_shift=1000,
-    note="the null: the same method with other seeds, so every effect is chance",
+    note="the null: the same method with other seeds, so every difference is chance",
 )
 SMOOTHING = Variant("label smoothing 0.1", params={"label_smoothing": 0.1})
-MR2_PAPER = Variant(
-    "MR² as in the paper",
+# MR² with every parameter spelled out, so that these runs keep their meaning when a default changes.
+_MR2 = {"temperature": 1.0, "p": 2.0, "decay": 0.9, "margins": "spread", "spread": None, "tau": 1.0}
+MR2_PUBLISHED_WEIGHTS = Variant(
+    "MR², T=1, λ=0.5",
     "mr2",
-    {"form": "paper", "c_bar": 2.0, "lam": 0.5},
-    note="eq. 1 and 2 with the published c̄ and λ",
+    {**_MR2, "c_bar": 2.0, "lam": 0.5, "spread": "pooled"},
+    note="equations 1, 2 and 4 with the published c̄=2 and λ=0.5; the average spread is estimated from decayed sums pooled over "
+    "all classes, not by the paper's moving average of batch statistics (`mr2_published`)",
 )
-MR2 = Variant(
-    "MR² (default)",
-    "mr2",
-    note="`MR2Loss(num_classes)` with no further argument: pull between logits in so far as they fit, λ=0.02, and c̄=1",
+COMPACT = Variant(
+    "compact logits",
+    "compact_logits",
+    note="`CompactLogitsLoss(num_classes)`, our own method: a pull between the logits of a class, λ=0.02, scaled by (batch "
+    "accuracy)⁴, and the margins of MR² with c̄=1",
 )
 CONSTANT = Variant(
-    "MR², constant pull",
-    "mr2",
-    {"form": "logit"},
-    note="the default until it was found to take from hard classes where classes overlap: the same pull whatever the fit",
+    "compact logits, constant pull",
+    "compact_logits",
+    {"fit_power": 0.0},
+    note="the same with a pull that does not depend on the batch accuracy",
 )
 
 
 def _dialled(title: str, *settings: str, note: str) -> tuple[Variant, ...]:
-    note = f"offsets of classes fitted to the validation set after training, {note}"
+    note = f"class offsets fitted on the validation set after training; {note}"
     return tuple(
         Variant(f"{before.name} + gap dial{title}", before.method, settings=("stage=gap_dial", *settings), note=note)
-        for before in (ERM, MR2)
+        for before in (ERM, COMPACT)
     )
 
 
-DIALLED = _dialled("", note="their strength chosen there")
-REFITTED = _dialled(", refit", "stage.refit=true", note="then training once more with those samples as well")
-DIALLED_BY_2 = _dialled(", strength 2", "stage.strength=2", "stage.ridge=1", note="their strength given")
+DIALLED = _dialled("", note="their strength is chosen on the same set")
+REFITTED = _dialled(", refit", "stage.refit=true", note="then the network is trained again with those samples as well")
+DIALLED_BY_2 = _dialled(", strength 2", "stage.strength=2", "stage.ridge=1", note="their strength is fixed at 2")
 
 
 def more_samples(*settings: str) -> tuple[Variant, ...]:
-    """The dial's control: training on as many samples more as the dial is given for validation."""
-    note = "control of the gap dial: as many further training samples as it has for validation"
+    """The control of the gap dial: training with as many additional samples as the dial has for validation."""
+    note = "control of the gap dial: as many additional training samples as it has for validation"
     return tuple(
         Variant(f"{before.name}, more samples", before.method, settings=("data.val_fraction=0", *settings), note=note)
-        for before in (ERM, MR2)
+        for before in (ERM, COMPACT)
     )
 
 
 def only_on(tasks: tuple[str, ...], *variants: Variant) -> tuple[Variant, ...]:
-    """The same variants, taking part in these tasks alone."""
+    """The same variants, restricted to these tasks."""
     return tuple(dataclasses.replace(variant, tasks=tasks) for variant in variants)
 
 
 def margin_only(name: str, c_bar: float, **params: object) -> Variant:
-    """MR² without its representation term, whose form then does not matter."""
-    return Variant(name, "mr2", {"c_bar": c_bar, "lam": 0.0, "form": "scale_free", **params})
+    """MR² without its representation margin (λ=0): the temperature and the estimator of the spread then do not matter."""
+    uniform = params.get("margins") == "uniform"
+    note = f"cross-entropy of the logits divided by {c_bar:g}" if uniform else "MR² with λ=0: logit margins only"
+    return Variant(name, "mr2", {**_MR2, "c_bar": c_bar, "lam": 0.0, **params}, note=note)
 
 
-def pull_only(name: str, lam: float, **params: object) -> Variant:
-    """MR² without its logit margin: cross-entropy and the pull inside each class."""
-    return Variant(name, "mr2", {"gamma_rule": "uniform", "c_bar": 1.0, "lam": lam, "form": "scale_free", **params})
-
-
-WEIGHTED = margin_only("γ only, c̄=2, weighted by γ", 2.0, weight_by_gamma=True)
-_SCALE_FREE = {"form": "scale_free", "c_bar": 2.0, "lam": 0.1}
-MR2_SCALE_FREE = Variant(
-    "MR² scale-free, c̄=2", "mr2", _SCALE_FREE, note="distances in units of the total scatter, λ=0.1"
-)
-MR2_WEIGHTED = Variant(
-    "MR² scale-free, c̄=2, weighted by γ",
-    "mr2",
-    {**_SCALE_FREE, "weight_by_gamma": True},
-    note="the same, each loss multiplied by its margin",
-)
-TEMPERATURE = margin_only("uniform temperature 2", 2.0, gamma_rule="uniform")
+TEMPERATURE = margin_only("uniform temperature 2", 2.0, margins="uniform")
 AUTOAUGMENT = "data.augment=crop,flip,autoaugment"
 AUGMENTED = tuple(
-    Variant(f"cross_entropy + {name}", settings=(setting,), note="augmentation as the remedy, beside crop and flip")
+    Variant(
+        f"cross_entropy + {name}", settings=(setting,), note="augmentation as the remedy, in addition to crop and flip"
+    )
     for name, setting in (
         ("AutoAugment", AUTOAUGMENT),
         ("RandAugment", "data.augment=crop,flip,randaugment"),
@@ -106,7 +98,7 @@ SAM = Variant("SAM", settings=("wrapper=sam",))
 
 
 def slower(rate: float) -> Variant:
-    """The control of every temperature, which slows learning down: cross-entropy with half the learning rate."""
+    """The control of every temperature, which slows learning down: cross-entropy with a lower learning rate."""
     name = f"cross_entropy, learning rate {rate:g}"
     return Variant(name, settings=(f"optim.lr={rate:g}",), note="control: half the learning rate")
 
@@ -114,35 +106,26 @@ def slower(rate: float) -> Variant:
 DECAY = Variant(
     "cross_entropy, weight decay 0.005",
     settings=("optim.weight_decay=0.005",),
-    note="control: ten times the weight decay, which shrinks features too",
+    note="control: ten times the weight decay, which also shrinks the features",
 )
 SQUEEZE = tuple(
     Variant(
         f"squeeze {of}, weight {weight:g}",
         "squeeze",
         {"weight": weight, "of": of},
-        note=f"control: a price on large {of}, whatever their class",
+        note=f"control: a penalty on large {of}, regardless of the class",
     )
     for of, weight in (("features", 0.003), ("features", 0.01), ("logits", 0.003), ("logits", 0.01))
 )
-ON_LOGITS = tuple(
-    Variant(f"MR², constant pull, λ={lam:g}", "mr2", {"form": "logit", "lam": lam, "c_bar": 1.0})
+CONSTANT_WEIGHTS = tuple(
+    Variant(f"compact logits, constant pull, λ={lam:g}", "compact_logits", {"fit_power": 0.0, "lam": lam})
     for lam in (0.006, 0.06, 0.2)
 )
 WITHOUT_MARGINS = Variant(
-    "MR², constant pull, without γ",
-    "mr2",
-    {"form": "logit", "lam": 0.02, "c_bar": 1.0, "gamma_rule": "uniform"},
-    note="cross-entropy and the pull between logits alone",
-)
-RELEASED = tuple(
-    Variant(
-        f"MR² as released, λ={lam:g}",
-        "mr2",
-        {"form": "release", "lam": lam, "c_bar": 1.0},
-        note="pull between features, scaled as in the authors' code",
-    )
-    for lam in (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+    "compact logits, constant pull, without γ",
+    "compact_logits",
+    {"fit_power": 0.0, "margins": "uniform"},
+    note="cross-entropy and the pull between logits only",
 )
 KEY_VARIANTS = (
     ERM,
@@ -150,12 +133,8 @@ KEY_VARIANTS = (
     SMOOTHING,
     margin_only("γ only, c̄=1", 1.0),
     margin_only("γ only, c̄=2", 2.0),
-    WEIGHTED,
     TEMPERATURE,
-    pull_only("pull only, λ=0.1", 0.1),
-    MR2_PAPER,
-    MR2,
+    MR2_PUBLISHED_WEIGHTS,
+    COMPACT,
     CONSTANT,
-    MR2_SCALE_FREE,
-    MR2_WEIGHTED,
 )

@@ -1,7 +1,7 @@
-"""Fashion-MNIST with 100 training images a class: shirts, pullovers and coats against everything else.
+"""Fashion-MNIST with 100 training images per class: shirts, pullovers and coats against everything else.
 
     classgap bench benchmarks/evidence/fashion.py --workers 2
-Cost: about a minute a run on one core. Data: `classgap data prepare fashion_mnist`.
+Cost: about a minute per run on one core. Data: `classgap data prepare fashion_mnist`.
 """
 
 from __future__ import annotations
@@ -9,18 +9,17 @@ from __future__ import annotations
 from evidence_common import (
     AUGMENTED,
     CENTER,
+    COMPACT,
     CONSTANT,
+    CONSTANT_WEIGHTS,
     DECAY,
     DIALLED,
     ERM,
     FOCAL,
     GROUP_DRO,
     LDAM,
-    MR2,
-    MR2_PAPER,
-    ON_LOGITS,
+    MR2_PUBLISHED_WEIGHTS,
     REFITTED,
-    RELEASED,
     RERUN,
     SAM,
     SEEDS,
@@ -57,15 +56,15 @@ def suite() -> Suite:
         variants=(
             ERM,
             RERUN,
-            MR2,
+            COMPACT,
             CONSTANT,
             SMOOTHING,
             margin_only("γ only, c̄=1", 1.0),
             margin_only("γ only, c̄=2", 2.0),
             TEMPERATURE,
             *only_on(("crop and flip",), *AUGMENTED),
-            *only_on(("plain",), *RELEASED, slower(0.05), MR2_PAPER),
-            *ON_LOGITS,
+            *only_on(("plain",), slower(0.05), MR2_PUBLISHED_WEIGHTS),
+            *CONSTANT_WEIGHTS,
             *DIALLED,
             *REFITTED,
             *more_samples("data.per_class=160"),

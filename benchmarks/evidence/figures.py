@@ -16,24 +16,24 @@ from classgap.measure.groups import THIRDS
 from classgap.measure.views import plot
 
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
-DEFAULT, REFERENCE, CONSTANT = "MR² (default)", "cross_entropy", "MR², constant pull"
+COMPACT, REFERENCE, CONSTANT = "compact logits", "cross_entropy", "compact logits, constant pull"
 DEFAULT_WEIGHT = 0.02
 WEIGHT = re.compile(rf"{CONSTANT}, λ=([\d.]+)")
-RELEASED = re.compile(r"MR² as released, λ=([\d.]+)")
+AUTHORS_SCALING = re.compile(r"scaling of the authors' code, λ=([\d.]+)")
 MARGIN = re.compile(r"γ only, c̄=([\d.]+)")
 MEASURES = {"overall": "#3f8fd2", "hard third": "#e8703a"}
 Found = Sequence[tuple[Suite, Mapping[str, Result], list[TaskTables]]]
 Records = list[dict[str, Any]]
 
 
-def draw(found: Found) -> list[tuple[str, str]]:
-    """Write every picture there are results for; the file name and the caption of each."""
+def draw(found: Found, superseded: Found) -> list[tuple[str, str]]:
+    """Write every picture that there are results for; returns the file name and the caption of each."""
     made = (
         ("evidence_weight", _curve(_points(found, WEIGHT), "λ, pull between logits"), WEIGHT_CAPTION),
         (
-            "evidence_released",
-            _curve(_points(found, RELEASED), "λ, pull between features as released"),
-            RELEASED_CAPTION,
+            "evidence_authors_scaling",
+            _curve(_points(superseded, AUTHORS_SCALING), "λ, scaling of the authors' code"),
+            SCALING_CAPTION,
         ),
         ("evidence_margin", _curve(_points(found, MARGIN), "mean margin c̄, no pull"), MARGIN_CAPTION),
         ("evidence_spread_effect", _effect(_class_changes(found)), EFFECT_CAPTION),
@@ -48,18 +48,22 @@ def draw(found: Found) -> list[tuple[str, str]]:
 
 
 WEIGHT_CAPTION = (
-    "**Weight of the pull between logits**, constant whatever the fit. Difference to cross-entropy in points, with its 95 % "
-    "interval, against λ; the default, which lets go where the fit is bad, has 0.02. Hard third: cross-fitted ranking."
+    "**Compact logits with a constant pull: weight of the pull.** Difference to cross-entropy in points, with its 95 % "
+    "interval, against λ. `CompactLogitsLoss(num_classes)` has λ=0.02 and scales the pull by (batch accuracy)⁴. Hard third: "
+    "cross-fitted ranking."
 )
-RELEASED_CAPTION = "**The same for the pull between features**, scaled as in the authors' code."
+SCALING_CAPTION = (
+    "**Representation margin with the scaling of the authors' code: its weight.** The pull between features with exponent / 10d, "
+    "factor d/10 and a mean over classes; c̄=1. Superseded runs (see the end of [evidence_runs.md](evidence_runs.md))."
+)
 MARGIN_CAPTION = (
-    "**Mean logit margin.** The same against c̄, without the representation term. At c̄=2 a uniform temperature gives the same "
-    "figures (tables below)."
+    "**MR² with λ=0: mean logit margin.** The same against c̄, without the representation margin. At c̄=2 a uniform temperature "
+    "of 2 gives nearly the same numbers ([evidence_runs.md](evidence_runs.md))."
 )
 EFFECT_CAPTION = (
-    "**Who gains?** Change of each class's accuracy with the default against the spread of its features under cross-entropy, "
-    "relative to the mean class; r is the correlation of spread with *accuracy* under cross-entropy. Margins from spread can "
-    "favour hard classes only where r is clearly negative."
+    "**Which classes improve with compact logits?** Change of the accuracy of each class against the spread of its features "
+    "under cross-entropy, relative to the mean class; r is the correlation of spread with *accuracy* under cross-entropy. "
+    "Margins from spread can favour hard classes only where r is clearly negative."
 )
 COURSE_CAPTION = (
     "**Spread of the features during training**, by third of the classes, ranked on validation data in each epoch; "
@@ -99,7 +103,7 @@ def _tasks(found: Found) -> Iterator[tuple[str, TaskTables]]:
 
 
 def _runs(suite: Suite, results: Mapping[str, Result], task: str, variant: str) -> list[Result]:
-    """By configuration: names of variants may have meant something else in older lines."""
+    """The runs of a variant, found by their configuration."""
     wanted = (job.key for job in suite.jobs() if (job.task, job.variant) == (task, variant))
     return [results[key] for key in wanted if key in results and not results[key].diverged]
 
@@ -137,7 +141,7 @@ def _class_changes(found: Found) -> Records:
     rows: Records = []
     for suite, results, tables in found:
         for task in tables:
-            if DEFAULT not in task.comparisons:
+            if COMPACT not in task.comparisons:
                 continue
             runs = [
                 r for r in results.values() if (r.task, r.variant) == (task.task.name, REFERENCE) and r.class_spread
@@ -145,7 +149,8 @@ def _class_changes(found: Found) -> Records:
             if not runs:
                 continue
             spread = np.mean([np.asarray(run.class_spread, float) for run in runs], axis=0)
-            table = task.comparisons[DEFAULT].per_class
+            table = task.comparisons[COMPACT].per_class
+            table = table[table["support"] > 0]
             r = float(np.corrcoef(spread, table["before"])[0, 1])
             title = f"{suite.name}: {task.task.name} (r = {r:+.2f})"
             rows += [
@@ -174,7 +179,7 @@ def _spread_courses(found: Found) -> Records:
     rows: Records = []
     for suite, results, tables in found:
         for task in tables:
-            for variant in (REFERENCE, DEFAULT):
+            for variant in (REFERENCE, COMPACT):
                 runs = _runs(suite, results, task.task.name, variant)
                 for third in THIRDS:
                     curves = [r.curve[f"spread_{third}"] for r in runs if f"spread_{third}" in r.curve]

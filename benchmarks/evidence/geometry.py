@@ -1,4 +1,4 @@
-"""Margins and feature geometry of trained networks (the paper's Table 4 and Figure 10), from the job folders of a suite.
+"""Margins and feature geometry of trained networks (Table 4 and Figure 10 of the MR² paper), from the jobs of a suite.
 
     classgap bench benchmarks/evidence/fashion.py
     python benchmarks/evidence/geometry.py fashion plain runs/bench/fashion
@@ -30,7 +30,7 @@ HERE = Path(__file__).resolve().parent
 IMAGES = HERE.parents[1] / "docs" / "images"
 VARIANTS = {
     "cross_entropy": "ce",
-    "MR² (default)": "mr2",
+    "compact logits": "compact_logits",
     "label smoothing 0.1": "",  # no picture
 }
 
@@ -69,7 +69,7 @@ def audit_of(found: Predictions) -> AuditReport:
 
 
 def measures(report: AuditReport) -> dict[str, float]:
-    """Output margins and feature spread of each third, by the run's own ranking."""
+    """Output margins and feature spread of each third, ranked by the run itself."""
     table = report.per_class
     made = {f"margin_{third}": float(np.mean(table["output_margin"][table["group"] == third])) for third in THIRDS}
     made |= {f"spread_{third}": float(np.mean(table["spread"][table["group"] == third])) for third in THIRDS}

@@ -14,7 +14,8 @@ from pathlib import Path
 import figures
 import numpy as np
 
-from classgap.bench import RULES, Result, Suite, load_suite, read_results
+from classgap.bench import RULES, Result, Suite, Variant, load_suite, read_results
+from classgap.bench.records import read_records
 from classgap.bench.render import Table
 from classgap.bench.tables import TaskTables, difference, mean_interval, suite_tables
 from classgap.cli._bench_progress import duration
@@ -27,33 +28,29 @@ HERE = Path(__file__).resolve().parent
 DOCS = HERE.parents[1] / "docs"
 SUITES = ("cifar10", "cifar100", "fashion", "embeddings", "sensitivity", "digits", "field")
 RULE = RULES["last"]
-DEFAULT = "MR² (default)"
+COMPACT = "compact logits"
 DIAL = " + gap dial"
-MORE = "cross_entropy, more samples"  # the reference that has the dial's validation samples too
-EQUAL = (f"{DEFAULT}{DIAL}, refit", f"{DEFAULT}, more samples", f"{DEFAULT}{DIAL}", f"cross_entropy{DIAL}, refit")
+MORE = "cross_entropy, more samples"  # the reference that is trained with the dial's validation samples too
+EQUAL = (f"{COMPACT}{DIAL}, refit", f"{COMPACT}, more samples", f"{COMPACT}{DIAL}", f"cross_entropy{DIAL}, refit")
 RIVALS = ("logit adjustment", "squeeze logits, weight 0.01", "label smoothing 0.1")
-TSNE = {"cross_entropy": "ce", DEFAULT: "mr2"}
-HEAD = """\
-# Evidence
-
-This page is generated from the results committed in `benchmarks/evidence/*.jsonl` by `python benchmarks/evidence/page.py`;
-each line there is one training run with its configuration, seed, split hash and test predictions. No run is left out:
-[evidence_runs.md](evidence_runs.md) has the tables of every suite and the command that repeats it.
-
-How to read it. *Hard* is the mean accuracy of the worst third of the classes, under three rankings: each run's **own**
-(what papers print), that of the **reference** method on the same test samples (which favours any re-run), and
-**cross-fitted** (ranked on one half of the test samples, scored on the other; the verdict rests on it). The row
-*re-run* is the reference method trained again with other seeds: whatever it shows is chance. Accuracy is that of
-{rule}; no epoch was chosen on test data.
-"""
+TSNE = {"cross_entropy": "ce", COMPACT: "compact_logits"}
 RUNS_HEAD = """\
 # Every run
 
-All tasks and variants behind [evidence.md](evidence.md), which says how to read them and what follows; written by
-`python benchmarks/evidence/page.py`.
+All tasks and variants behind [evidence.md](evidence.md), which says how to read the tables and what follows from them.
+Written by `python benchmarks/evidence/page.py`.
 """
 
-IDEA_SETTINGS = ("ten classes", "linear", "tail")  # how the names of ideas begin that were tried elsewhere
+SUPERSEDED_HEAD = """\
+## Superseded runs
+
+Runs of code that has been removed or changed since, so that no suite can repeat them; differences to the cross-entropy runs
+of the same suite. They were made with classgap 0.1.0, in which `MR2Loss` had further parameters (`form`, `spread`, `queue`,
+`weight_by_gamma`). Their archives are in `benchmarks/evidence/superseded/`; their code is in the history of the repository,
+at commit `f25ad60`.
+"""
+
+IDEA_SETTINGS = ("ten classes", "linear", "tail")  # the names of ideas that were tried in other settings begin so
 Ideas = dict[str, dict[int, np.ndarray]]
 Found = list[tuple[Suite, Mapping[str, Result], list[TaskTables]]]
 
@@ -61,14 +58,23 @@ Found = list[tuple[Suite, Mapping[str, Result], list[TaskTables]]]
 def pages() -> dict[str, str]:
     """The text of both pages by file name; draws the pictures too."""
     found = _found()
-    return {"evidence.md": summary(found), "evidence_runs.md": "\n".join([RUNS_HEAD, *(_section(*f) for f in found)])}
+    superseded = _superseded(found)
+    sections = [
+        RUNS_HEAD,
+        *(_section(*f) for f in found),
+        SUPERSEDED_HEAD,
+        *(_superseded_section(*f) for f in superseded),
+    ]
+    return {"evidence.md": summary(found, superseded), "evidence_runs.md": "\n".join(sections)}
 
 
-def summary(found: Found) -> str:
+def summary(found: Found, superseded: Found) -> str:
     """What follows from all results, with pictures."""
     equal = _turned(found, MORE, *EQUAL)
-    measured = {**_by_name(found), **{f"{name}, equal samples": c for name, c in _by_name(equal).items()}}
-    parts = [HEAD.format(rule=RULE.meaning), _filled((HERE / "findings.md").read_text(), measured)]
+    measured = {**_by_name(superseded), **_by_name(found)}
+    measured |= {f"{name}, equal samples": comparison for name, comparison in _by_name(equal).items()}
+    head = (HERE / "reading.md").read_text().format(rule=RULE.meaning)
+    parts = [head, _filled((HERE / "findings.md").read_text(), measured)]
     tables = (
         _on_every_task(found),
         _against_rivals(found),
@@ -77,7 +83,7 @@ def summary(found: Found) -> str:
         _overview(found),
     )
     parts += [table.render("md", level=2) for table in tables]
-    parts.append(_pictures(figures.draw(found)))
+    parts.append(_pictures(figures.draw(found, superseded)))
     parts += [_geometry(path) for path in sorted(HERE.glob("*_geometry.json"))]
     parts.append(_ideas())
     return "\n".join(parts)
@@ -103,18 +109,37 @@ def _found() -> Found:
     return found
 
 
-def _filled(text: str, comparisons: Mapping[str, Comparison]) -> str:
-    """The text with every ``{suite:task/variant}`` replaced by what was measured, so that no figure in it can go stale.
+def _superseded(found: Found) -> Found:
+    """Runs whose method no suite can state any more, as variants of their suite beside its reference."""
+    made = []
+    for suite, results, _ in found:
+        old = read_results([HERE / "superseded" / f"{suite.name}.jsonl"])
+        variants: dict[str, Variant] = {}
+        for run in old.values():
+            method, before = run.config.method, variants.get(run.variant)
+            tasks = {run.task, *(before.tasks if before else ())}
+            note = str(method.params["superseded"])
+            variants[run.variant] = Variant(run.variant, method.name, method.params, tasks=tuple(tasks), note=note)
+        if variants:
+            reference = next(v for v in suite.variants if v.name == suite.reference)
+            changed = dataclasses.replace(suite, variants=(reference, *variants.values()))
+            only = [f"*/{name}" for name in variants]
+            made.append((changed, old, suite_tables(changed, {**results, **old}, rule=RULE, only=only)))
+    return made
 
-    ``{suite:task/variant; easy}`` has the easy third too; ``{suite:task/variant, equal samples}`` is the difference to
-    cross-entropy that has the dial's validation samples as well.
+
+def _filled(text: str, comparisons: Mapping[str, Comparison]) -> str:
+    """The text with every ``{suite:task/variant}`` replaced by what was measured, so that no number in it can become outdated.
+
+    ``{suite:task/variant; easy}`` also has the easy third; ``{suite:task/variant, equal samples}`` is the difference to
+    cross-entropy trained with the dial's validation samples as well.
     """
 
     def figures_of(match: re.Match[str]) -> str:
         name, _, further = match[1].partition("; ")
         found = comparisons.get(name)
         if found is None:
-            return "not run yet"
+            raise SystemExit(f"findings.md: there is no result {name!r}")
         changes = {"overall": found.metrics["overall"], **{third: found.groups["cross"][third] for third in THIRDS}}
         shown = {third: changes[third].delta for third in ("overall", "hard", *further.split())}
         return ", ".join(f"{third} {difference(d.value, d.low, d.high)}" for third, d in shown.items())
@@ -123,42 +148,45 @@ def _filled(text: str, comparisons: Mapping[str, Comparison]) -> str:
 
 
 def _on_every_task(found: Found) -> Table:
-    """The default against the reference, a row for each task."""
-    rows = _rows_of(DEFAULT, found)
-    caption = "Difference to cross-entropy in points with 95% interval over samples and seeds, read as described above."
-    return Table(f"{DEFAULT} on every task", caption, ("task", *_heads(found)), tuple(rows))
+    """Compact logits against the reference, a row for each task."""
+    rows = _rows_of(COMPACT, found)
+    caption = (
+        "Difference to cross-entropy in points, with its 95 % interval over samples and seeds, as described above."
+    )
+    return Table("Compact logits on every task", caption, ("task", *_heads(found)), tuple(rows))
 
 
 def _against_rivals(found: Found) -> Table:
-    """The default against what one would try first, wherever both were run."""
-    rows = [(rival, *row) for rival in RIVALS for row in _rows_of(DEFAULT, _turned(found, rival, DEFAULT))]
+    """Compact logits against what one would try first, wherever both were run."""
+    rows = [(rival, *row) for rival in RIVALS for row in _rows_of(COMPACT, _turned(found, rival, COMPACT))]
     caption = (
-        "Difference of the default to the method named first, which here is the reference and ranks the classes; else as above. "
-        "*Squeeze logits* is the pull without classes: a price on large logits."
+        "Difference of compact logits to the method in the first column, which here is the reference and ranks the classes; "
+        "otherwise as above. *Squeeze logits* is a penalty on large logits that does not look at classes."
     )
-    return Table(f"{DEFAULT} against others directly", caption, ("against", "task", *_heads(found)), tuple(rows))
+    return Table("Compact logits against other methods", caption, ("against", "task", *_heads(found)), tuple(rows))
 
 
 def _after_training(found: Found) -> Table:
-    """The gap dial as last stage, after the default and after cross-entropy."""
-    dialled = (f"{DEFAULT}{DIAL}", f"cross_entropy{DIAL}")
+    """The gap dial as last stage, after compact logits and after cross-entropy."""
+    dialled = (f"{COMPACT}{DIAL}", f"cross_entropy{DIAL}")
     rows = [(variant, *row) for variant in dialled for row in _rows_of(variant, found)]
     caption = (
-        "Difference to cross-entropy without the dial in points, as above. The dial is fitted to the validation set, "
-        "its strength chosen there; 50 samples a class, 60 on Fashion-MNIST. Cross-entropy leaves them unused: see below."
+        "Difference to cross-entropy without the dial in points, as above. The dial is fitted on the validation set, and its "
+        "strength is chosen there: 50 samples per class, 60 on Fashion-MNIST. Cross-entropy does not use these samples; the next "
+        "table corrects for that."
     )
     return Table("The gap dial after training", caption, ("variant", "task", *_heads(found)), tuple(rows))
 
 
 def _with_equal_samples(equal: Found) -> Table:
-    """The dial against the use its validation samples would have in training."""
+    """The dial against using its validation samples for training."""
     rows = [(variant, *row) for variant in EQUAL for row in _rows_of(variant, equal)]
     caption = (
-        "Difference in points to cross-entropy that has as many further training samples as the dial has for validation (on "
-        "CIFAR-10 the same ones, elsewhere of the same pool). *Refit*: the dial is found as before, then the network is trained "
-        "again with all samples and given the dial."
+        "Difference in points to cross-entropy with as many additional training samples as the dial has for validation (on "
+        "CIFAR-10 the same samples, elsewhere from the same pool). *Refit*: the dial is fitted as before, then the network is "
+        "trained again with all samples and the dial is applied to it."
     )
-    return Table("As many samples on both sides", caption, ("variant", "task", *_heads(equal)), tuple(rows))
+    return Table("Equal numbers of samples on both sides", caption, ("variant", "task", *_heads(equal)), tuple(rows))
 
 
 def _turned(found: Found, reference: str, *variants: str) -> Found:
@@ -173,7 +201,7 @@ def _turned(found: Found, reference: str, *variants: str) -> Found:
 
 
 def _rows_of(variant: str, found: Found) -> list[tuple[str, ...]]:
-    """Of each task's table of differences the row of this variant, under the name of the task."""
+    """The row of this variant in the table of differences of each task, under the name of the task."""
     return [
         (f"{suite.name}: {table.task.name}", *row[1:])
         for suite, _, tables in found
@@ -184,7 +212,7 @@ def _rows_of(variant: str, found: Found) -> list[tuple[str, ...]]:
 
 
 def _heads(found: Found) -> tuple[str, ...]:
-    """The columns of every table of differences, but for the variant."""
+    """The columns of every table of differences, without the variant."""
     return tuple(found[0][2][0].differences.heads[1:])
 
 
@@ -202,16 +230,16 @@ def _overview(found: Found) -> Table:
             cells = ("; ".join(n for n, kind in verdicts.items() if kind in group) or "–" for group in kinds)
             noise = sum(kind == "noise" for kind in verdicts.values())
             rows.append((f"{suite.name}: {task.task.name}", *cells, str(noise)))
-    heads = ("task", "better on hard, no cost seen", "better, not sure on hard", "traded", "worse", "within noise")
+    heads = ("task", "better on hard, no cost found", "better, uncertain on hard", "traded", "worse", "within noise")
     caption = (
         "Verdicts of classgap compare against the reference, from evidence_runs.md; the last column counts variants."
     )
-    return Table("At a glance", caption, heads, tuple(rows))
+    return Table("All verdicts", caption, heads, tuple(rows))
 
 
 def _ideas() -> str:
     """The tables of benchmarks/ideas.py, from its results."""
-    runs = [json.loads(line) for line in (HERE / "ideas" / "results.jsonl").open()]
+    runs = read_records(HERE / "ideas" / "results.jsonl")
     by_idea: Ideas = {}
     for run in runs:
         by_idea.setdefault(run["idea"], {})[run["seed"]] = np.asarray(run["accuracy"])
@@ -221,20 +249,20 @@ def _ideas() -> str:
     plain = {idea: found for idea, found in by_idea.items() if not idea.startswith(IDEA_SETTINGS)}
     rows = _against(plain, "", "cross-entropy", hard) + _ten_classes(by_idea)
     caption = (
-        "Difference to cross-entropy in points, mean ± half the 95% t-interval over seeds, on 400 unused training images a "
-        "class; classes ranked by other runs of cross-entropy. Error here is that of those runs: better knowledge than any "
-        "running statistic has. CIFAR-100 embeddings, one hidden layer, 100 samples a class. Repeat "
-        "with python benchmarks/ideas.py."
+        "Difference to cross-entropy in points, mean ± half the 95% t-interval over seeds, on 400 training images per class "
+        "that no run trains on; classes are ranked by other runs of cross-entropy. Held-out error is the error of those runs, "
+        "which is more than any running statistic knows. Scatter of logits is the pull of compact logits, without margins. "
+        "CIFAR-100 embeddings, one hidden layer, 100 samples per class. Repeat with python benchmarks/ideas.py."
     )
-    probe = "The same without a hidden layer: classes overlap, and more pull takes from the hard ones."
+    probe = "The same without a hidden layer: classes overlap, and a stronger pull costs hard classes accuracy."
     tail = (
-        "The same on a long tail, 400 to 4 samples a class, three draws of which classes are rare: difference to logit "
-        "adjustment. The pull on the logit of class j for samples of class y counts by the expression named, of mean 1; by "
-        "rarity is by 1/n_y without regard to the fit."
+        "The same on a long tail, 400 to 4 samples per class, with three draws of which classes are rare: difference to logit "
+        "adjustment. The pull on the logit of class j for samples of class y is weighted by the given expression, of mean 1; by "
+        "rarity means by 1/n_y, with a constant pull."
     )
     heads = ("idea", "runs", "overall", "hard")
     tables = [
-        Table("Ideas on trial", caption, heads, tuple(rows)),
+        Table("Ideas tried on unused training images", caption, heads, tuple(rows)),
         Table("On a linear probe", probe, heads, tuple(_against(by_idea, "linear, ", "cross-entropy", hard))),
     ]
     for title, prefix, text in (
@@ -247,7 +275,7 @@ def _ideas() -> str:
 
 
 def _against(by_idea: Ideas, prefix: str, reference: str, group: np.ndarray) -> list[tuple[str, ...]]:
-    """A row for each idea with the prefix: its difference to the reference overall and in a group of classes."""
+    """A row for each idea with this prefix: its difference to the reference overall and in a group of classes."""
     plain, rows = by_idea[prefix + reference], []
     for idea, found in by_idea.items():
         if idea.startswith(prefix) and found is not plain:
@@ -259,7 +287,7 @@ def _against(by_idea: Ideas, prefix: str, reference: str, group: np.ndarray) -> 
 
 
 def _geometry(path: Path) -> str:
-    """Margins of outputs and head and the spread of features, from benchmarks/evidence/geometry.py, with its pictures."""
+    """Output margins, angles of the head and spread of features from benchmarks/evidence/geometry.py, with its pictures."""
     found = json.loads(path.read_text())
     by_variant: dict[str, list[dict[str, float]]] = {}
     for row in found["rows"]:
@@ -272,20 +300,21 @@ def _geometry(path: Path) -> str:
     heads = ("variant", "runs", *(column.replace("_", ", ") for column in columns))
     caption = (
         "Test samples, mean ± half the 95% t-interval over seeds; thirds by each run's own ranking. Margin: probability of the "
-        "true class less that of the runner-up. Angle: the smallest between two class vectors of the last layer, in degrees. "
-        "Spread: standard deviation of a class's features. Repeat with python benchmarks/evidence/geometry.py."
+        "true class minus the highest probability of another class. Angle: the smallest angle between two class vectors of the "
+        "last layer, in degrees. Spread: standard deviation of the features of a class. Repeat with python "
+        "benchmarks/evidence/geometry.py."
     )
     table = Table(f"Margins and geometry ({found['suite']}, {found['task']})", caption, heads, tuple(rows))
     pictures = [
-        f"![t-SNE, {variant}](images/evidence_tsne_{short}.svg)\n\nFeatures of the hardest classes and of what they are taken "
-        f"for, t-SNE of test samples, {variant}, first seed; crosses are mistakes.\n"
+        f"![t-SNE, {variant}](images/evidence_tsne_{short}.svg)\n\nt-SNE of the features of test samples of the hardest "
+        f"classes and of the classes they are confused with, {variant}, first seed; crosses are wrong predictions.\n"
         for variant, short in TSNE.items()
     ]
     return "\n".join([table.render("md", level=2), *pictures])
 
 
 def _ten_classes(by_idea: Mapping[str, Mapping[int, np.ndarray]]) -> list[tuple[str, ...]]:
-    """Over random subsets of ten classes, hard being the worst three of each run."""
+    """Over random subsets of ten classes, where hard means the worst three of each run."""
     changes: dict[str, list[tuple[float, float]]] = {}
     for idea, found in by_idea.items():
         if not idea.startswith("ten classes"):
@@ -320,7 +349,7 @@ def _section(suite: Suite, results: Mapping[str, Result], tables: Sequence[TaskT
         f"    classgap bench benchmarks/evidence/{suite.name}.py\n",
     ]
     if others := len(results) - len(done):
-        lines.append(f"The file holds {others} further runs that no variant of the suite asks for any more.\n")
+        lines.append(f"The file holds {others} more runs that no variant of the suite asks for.\n")
     lines += [f"- **{v.name}**: {v.note}" for v in suite.variants if v.note]
     for task in tables:
         settings = ", ".join(f"`{text}`" for text in _settings(task.task.config))
@@ -329,8 +358,16 @@ def _section(suite: Suite, results: Mapping[str, Result], tables: Sequence[TaskT
     return "\n".join(lines)
 
 
+def _superseded_section(suite: Suite, results: Mapping[str, Result], tables: Sequence[TaskTables]) -> str:
+    spent = duration(sum(result.seconds for result in results.values()))
+    lines = [f"### {suite.name}, superseded\n", f"{len(results)} runs, {spent} of training.\n"]
+    lines += [f"- **{v.name}**: {v.note}" for v in suite.variants[1:]]
+    lines += [f"\n{table.differences.render('md', level=4)}" for table in tables]
+    return "\n".join(lines)
+
+
 def _settings(config: TrainConfig) -> list[str]:
-    """What differs from the defaults of ``classgap train``."""
+    """The settings that differ from the defaults of ``classgap train``."""
     changes = (text.partition(": ") for text in TrainConfig().differences(config))
     return [f"{key}={values.partition(' → ')[2].strip('[]') or 'none'}".replace("'", "") for key, _, values in changes]
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from classgap.bench import Task, Variant
+from collections.abc import Iterator, Mapping, Sequence
+
+from classgap.bench import Published, Task, Variant
 from classgap.train import TrainConfig
 
 ERM = Variant("cross_entropy")
 RERUN = Variant("cross_entropy, re-run", seed_shift=1000, note="the null: the same method with other seeds")
 LARGEST = {"cifar10": 5000, "cifar100": 500}  # images of the most frequent class
+Row = float | Sequence[float]
 
 
 def task(name: str, data: str, note: str, *settings: str) -> Task:
@@ -21,3 +24,31 @@ def tail(data: str, imbalance: int, *settings: str) -> Task:
     name = f"{data.upper().replace('CIFAR', 'CIFAR-')}-LT {imbalance}"
     shape = ["data.profile=exponential", f"data.per_class={LARGEST[data]}", f"data.imbalance={imbalance}"]
     return task(name, data, f"imbalance {imbalance}", *shape, *settings)
+
+
+def printed(
+    task: str,
+    source: str,
+    rows: Mapping[str, Row],
+    metrics: Sequence[str] = ("overall",),
+    *,
+    std: Mapping[str, Row] | None = None,
+    note: str = "",
+) -> Iterator[Published]:
+    """The rows of a printed table, by variant, with their columns in the order of ``metrics``."""
+
+    def columns(row: Row) -> dict[str, float]:
+        return dict(zip(metrics, [row] if isinstance(row, float) else row, strict=True))
+
+    for variant, row in rows.items():
+        spread = columns(std[variant]) if std and variant in std else {}
+        yield Published(task, variant, source, columns(row), spread, note)
+
+
+def printed_by_task(
+    source: str, tasks: Sequence[str], rows: Mapping[str, Sequence[float]], *, note: str = ""
+) -> Iterator[Published]:
+    """The same for a table with a column of overall accuracies for each task."""
+    for variant, row in rows.items():
+        for name, value in zip(tasks, row, strict=True):
+            yield Published(name, variant, source, {"overall": value}, note=note)

@@ -8,11 +8,13 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+S = TypeVar("S", bound=str)
 
 
 class InputError(ValueError):
@@ -28,7 +30,7 @@ def did_you_mean(name: str, known: Iterable[str], *, what: str) -> str:
     return f"unknown {what} {name!r}{hint} (known: {', '.join(choices[:40])}{more})"
 
 
-def one_of(name: str, value: str, choices: Iterable[str]) -> str:
+def one_of(name: str, value: S, choices: Iterable[str]) -> S:
     """``value`` if it is among ``choices``."""
     choices = list(choices)
     if value not in choices:

@@ -2,55 +2,146 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from classgap._checks import InputError, did_you_mean
+from classgap._checks import InputError, did_you_mean, number, one_of
+
+HeadScale = float | Literal["learned"]
+START_SCALE = 1 / 0.07  # of a learned scale, as in CLIP
+LIMITS = (0.0, math.log(100))  # of its logarithm, as in OpenCLIP
 
 
 class CosineHead(nn.Module):
-    r"""Bias-free linear layer with both sides normalised: returns raw cosines in :math:`[-1, 1]`.
+    r"""Bias-free linear layer with both sides normalised, times a scale of its own if it is given one.
 
-    Scaling belongs to the loss. Rows of ``weight`` start uniform in :math:`(-1, 1)`, renormalised to unit length.
+    .. math:: z_{ik} = s\,\cos(\phi_i, w_k)
 
+    Cosines lie in :math:`[-1, 1]`: without a scale a softmax over :math:`K` of them cannot come close to 1, and cross-entropy
+    not below :math:`\ln(1 + (K-1)e^{-2})`, 2.67 for 100 classes. Losses with ``cosine_head`` in their ``needs`` (LDAM, DBM,
+    CosFace, ArcFace, SphereFace, GML) have a scale of their own and want raw cosines; all others want a scale here.
+
+    The representation is the unit vector :math:`\phi/\|\phi\|`; that is what :class:`FeatureTap` hands to a loss. On it
+
+    - MR² with ``p=2`` gives every class the same margin; use ``p=3``;
+    - distances are at most 2, so weights, slacks and margins tuned for a linear head do not transfer (center, range, ELM, DRO-LT,
+      L-GM, the representation margin of MR²), and ``squeeze`` of the features is a constant;
+    - spread-out compares directions, so nothing changes;
+    - losses with a projection of their own (SupCon, BCL, GML) declare ``encoder_features`` and get the features before they are
+      normalised, as in the code of their authors.
+
+    Args:
+        scale: ``None`` returns raw cosines. A number is a fixed :math:`s`. ``"learned"`` is CLIP's ``logit_scale``:
+            :math:`s = e^t`, with a parameter :math:`t` that starts at :math:`\ln(1/0.07)` and is clipped to
+            :math:`[0, \ln 100]` whenever the layer is called in training mode. Do not decay :math:`t` (see
+            :func:`learned_scales`).
+    Attributes:
+        weight: :math:`(K, d)`; its rows start uniform in :math:`(-1, 1)`, renormalised to unit length. Lengths have no effect.
+        logit_scale: :math:`t`, or ``None``.
     Shape:
-        input :math:`(*, d)`, output :math:`(*, K)`, float32 also under autocast.
+        input :math:`(*, d)`, output :math:`(*, K)`, at least float32 also under autocast.
     Example:
         >>> head = CosineHead(4, 3)
-        >>> head(torch.ones(2, 4)).shape
-        torch.Size([2, 3])
+        >>> head(torch.ones(2, 4)).shape, head.scale
+        (torch.Size([2, 3]), None)
+        >>> CosineHead(4, 3, scale="learned").scale
+        tensor(14.2857, grad_fn=<ExpBackward0>)
+
+    Reference: Radford et al., *Learning transferable visual models from natural language supervision*, ICML 2021,
+    arXiv:2103.00020, sec. 2.5, for the learned scale. Their code has the parameter and its start; the upper limit is in the
+    paper only, and OpenCLIP (arXiv:2212.07143) has both limits in its training loop.
     """
 
-    def __init__(self, in_features: int, out_features: int) -> None:
+    logit_scale: nn.Parameter | None
+    fixed_scale: Tensor | None
+
+    def __init__(self, in_features: int, out_features: int, *, scale: HeadScale | None = None) -> None:
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
         self.weight = nn.Parameter(torch.empty(out_features, in_features))
+        self.register_parameter("logit_scale", None)
+        self.register_buffer("fixed_scale", None)
+        if isinstance(scale, str):
+            one_of("scale (if it is not a number)", scale, ("learned",))
+            self.logit_scale = nn.Parameter(torch.empty(()))
+        elif scale is not None:
+            # A buffer, for logits depend on it: a file of weights says all there is to say about the network.
+            self.fixed_scale = torch.tensor(float(number("scale", scale, low=0.0, open_low=True)))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the rows anew."""
+        """Draw the rows anew, and put a learned scale back to its start."""
         with torch.no_grad():
             self.weight.uniform_(-1, 1)
             self.weight.copy_(F.normalize(self.weight, dim=1))
+            if self.logit_scale is not None:
+                self.logit_scale.fill_(math.log(START_SCALE))
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Cosine of every sample with every class."""
+    @property
+    def scale(self) -> Tensor | None:
+        """What cosines are multiplied by; ``None`` for raw cosines."""
+        if self.logit_scale is not None:
+            log_scale = _at_least_float32(self.logit_scale)
+            value = log_scale.detach()
+            # At a limit, clamp alone would have no gradient, and the scale would stay there for ever.
+            return (log_scale + (value.clamp(*LIMITS) - value)).exp()
+        return None if self.fixed_scale is None else _at_least_float32(self.fixed_scale)
+
+    def unit(self, features: Tensor) -> Tensor:
+        """Features of length 1, which is how this layer sees them; 0 stays 0."""
         # Half precision would quantise angles near 0 and π, where the margin losses live.
         with torch.autocast(features.device.type, enabled=False):
-            return F.linear(F.normalize(features.float(), dim=-1), F.normalize(self.weight.float(), dim=-1))
+            return F.normalize(_at_least_float32(features), dim=-1)
+
+    @torch.no_grad()
+    def as_linear(self) -> Tensor:
+        """Weight :math:`(K, d)` of the linear layer, without bias, that gives the same logits for :meth:`unit` features."""
+        rows, scale = F.normalize(_at_least_float32(self.weight), dim=-1), self.scale
+        return rows if scale is None else scale * rows
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Cosine of every sample with every class, times the scale."""
+        if self.logit_scale is not None and self.training:
+            with torch.no_grad():  # what clipping after each step of the optimiser comes to
+                self.logit_scale.clamp_(*LIMITS)
+        unit = self.unit(features)
+        with torch.autocast(features.device.type, enabled=False):
+            cosines, scale = F.linear(unit, F.normalize(_at_least_float32(self.weight), dim=-1)), self.scale
+            return cosines if scale is None else scale * cosines
 
     def extra_repr(self) -> str:
-        """Sizes, as ``nn.Linear`` prints them."""
-        return f"in_features={self.in_features}, out_features={self.out_features}"
+        """Sizes, as ``nn.Linear`` prints them, and the scale."""
+        scale = "" if self.scale is None else f", scale={self.scale.item():.4g}"
+        learned = "" if self.logit_scale is None else " (learned)"
+        return f"in_features={self.in_features}, out_features={self.out_features}{scale}{learned}"
+
+
+def _at_least_float32(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def cosine_heads(model: nn.Module) -> list[CosineHead]:
+    """All cosine heads of a model; several networks side by side have one each."""
+    return [module for module in model.modules() if isinstance(module, CosineHead)]
+
+
+def learned_scales(model: nn.Module) -> list[nn.Parameter]:
+    """The learned scales of these: an optimiser should not decay them."""
+    return [head.logit_scale for head in cosine_heads(model) if head.logit_scale is not None]
 
 
 def linear_layers(model: nn.Module) -> dict[str, nn.Module]:
-    """Every linear or cosine layer by name, in order of registration."""
-    return {name: m for name, m in model.named_modules() if isinstance(m, (nn.Linear, CosineHead))}
+    """Every linear or cosine layer, and what says of itself that it ``is_head``, by name in order of registration."""
+    return {
+        name: m
+        for name, m in model.named_modules()
+        if isinstance(m, (nn.Linear, CosineHead)) or getattr(m, "is_head", False)
+    }
 
 
 def find_head(model: nn.Module, layer: str | None = None) -> tuple[str, nn.Module]:
@@ -102,6 +193,8 @@ def replace_head(model: nn.Module, head: nn.Module) -> None:
 class FeatureTap(nn.Module):
     """Call a classifier and get ``(logits, features)``; features are exactly the tensor fed into its last linear layer.
 
+    Of a :class:`CosineHead` they are the unit vectors that are compared with the classes.
+
     Works on torchvision, timm, Hugging Face and plain models without touching them: ``state_dict`` of the model *and of
     the tap* have the model's own keys, so a checkpoint saved either way loads either way. Wrap first, then compile or
     distribute: ``torch.compile(FeatureTap(model))``, ``DistributedDataParallel(FeatureTap(model))``.
@@ -111,6 +204,8 @@ class FeatureTap(nn.Module):
     Args:
         model: Any classifier that returns logits, or an object with ``.logits``.
         layer: Name of the head, as in ``model.named_modules()``, where the last linear layer is not it.
+        unit: ``False`` gives the features before a cosine head normalises them: for losses with ``encoder_features`` in their
+            ``needs``, and their teachers. Nothing changes for other heads.
     Example:
         >>> tap = FeatureTap(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)))
         >>> logits, features = tap(torch.randn(5, 4))
@@ -118,9 +213,9 @@ class FeatureTap(nn.Module):
         (torch.Size([5, 3]), torch.Size([5, 8]))
     """
 
-    def __init__(self, model: nn.Module, layer: str | None = None) -> None:
+    def __init__(self, model: nn.Module, layer: str | None = None, *, unit: bool = True) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.unit = model, unit
         self.layer, head = find_head(model, layer)
         self._calls: list[tuple[Tensor, Tensor]] | None = (
             None  # None: nobody listens, e.g. the model is called directly
@@ -160,7 +255,8 @@ class FeatureTap(nn.Module):
             )
         if output.dim() > logits.dim():
             features = _pooled_token(features, output, logits)
-        return logits, features
+        head = self.head
+        return logits, head.unit(features) if self.unit and isinstance(head, CosineHead) else features
 
 
 def _logits(output: Any) -> Tensor:

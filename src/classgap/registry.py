@@ -1,10 +1,16 @@
-"""One declaration per method: the CLI, sweeps, docs table and contract tests read nothing else.
+"""One declaration per method: the CLI, sweeps, docs table and contract tests read nothing else. ::
 
     @method("logit_adjusted", kind="loss", family="margin", paper="arXiv:2007.07314", needs=("class_counts",),
             space={"tau": Float(0.1, 3.0, default=1.0, log=True)}, reduces_to=("cross_entropy", {"tau": 0.0}))
     class LogitAdjustedLoss(ClassLoss): ...
 
 Declaring a class here exports it, names it on the command line, gives it a row in the docs and runs the shared tests on it.
+
+A method of another package is found when that package names it as an entry point of the group ``classgap.methods.KIND``. Its
+module is imported when the method is asked for by name, or when all methods of that kind are listed. ::
+
+    [project.entry-points."classgap.methods.loss"]
+    my_loss = "my_package.my_module:MyLoss"
 """
 
 from __future__ import annotations
@@ -12,16 +18,32 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from classgap._checks import InputError, did_you_mean
 
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
 Kind = Literal["loss", "posthoc", "optimizer", "sampler", "stage", "augmentation", "mix"]
 # features, index and epoch are arguments of a loss; class_counts goes to its constructor; the rest shapes the model or batch.
-Need = Literal["features", "cosine_head", "index", "epoch", "class_counts", "views", "experts", "teacher"]
+# encoder_features: features are wanted as they are before a cosine head normalises them; cosine_head: raw cosines as logits.
+Need = Literal[
+    "features",
+    "encoder_features",
+    "cosine_head",
+    "head",
+    "index",
+    "epoch",
+    "class_counts",
+    "views",
+    "experts",
+    "teacher",
+]
 
 # Where methods of a kind are declared; importing the package runs the declarations. Torch-side kinds load torch.
 _HOMES: Mapping[Kind, str] = MappingProxyType(
@@ -80,6 +102,7 @@ class Method:
     family: str
     paper: str
     needs: frozenset[Need] = frozenset()
+    optional: frozenset[Need] = frozenset()
     space: Mapping[str, Space] = field(default_factory=dict)
     reduces_to: tuple[str, Mapping[str, Any]] | None = None
     soft_targets: bool = True
@@ -115,6 +138,7 @@ def method(
     family: str,
     paper: str,
     needs: Sequence[Need] = (),
+    optional: Sequence[Need] = (),
     space: Mapping[str, Space] | None = None,
     reduces_to: tuple[str, Mapping[str, Any]] | None = None,
     soft_targets: bool = True,
@@ -126,6 +150,8 @@ def method(
         family: Group in tables, e.g. ``"margin"`` or ``"reweight"``.
         paper: Where it comes from, e.g. ``"arXiv:2007.07314"``.
         needs: What a training loop has to supply beyond logits and target.
+        optional: What the method does without, but computes something else when given: ``class_counts`` where they switch a form
+            for long tails on. A training loop decides by its data (tested: no other argument does that unasked).
         space: Search range and default of each tunable parameter.
         reduces_to: ``(other method, parameters of this one)`` under which both agree in value and gradient (tested).
         soft_targets: Whether ``target`` may be ``(N, K)`` probabilities.
@@ -133,8 +159,8 @@ def method(
 
     def declare(cls: C) -> C:
         key = (kind, name)
-        if key in _METHODS and _METHODS[key].cls.__qualname__ != cls.__qualname__:
-            raise InputError(f"{kind} {name!r} is declared twice: {_METHODS[key].cls!r} and {cls!r}")
+        if key in _METHODS and _place(_METHODS[key].cls) != _place(cls):
+            raise InputError(f"{kind} {name!r} is declared twice: by {_place(_METHODS[key].cls)} and by {_place(cls)}")
         _METHODS[key] = Method(
             name,
             kind,
@@ -142,6 +168,7 @@ def method(
             family,
             paper,
             frozenset(needs),
+            frozenset(optional),
             MappingProxyType(dict(space or {})),
             reduces_to,
             soft_targets,
@@ -164,15 +191,52 @@ def _load(kind: Kind) -> None:
         raise InputError(f"{kind} methods need PyTorch: pip install 'classgap[torch]'") from error
 
 
+def _place(cls: Callable[..., Any]) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _entry_points(kind: Kind) -> Mapping[str, EntryPoint]:
+    """Methods of ``kind`` that installed packages offer, by name; nothing of them is imported yet."""
+    from importlib.metadata import entry_points
+
+    return {entry.name: entry for entry in entry_points(group=f"classgap.methods.{kind}")}
+
+
+def _load_entry_point(kind: Kind, entry: EntryPoint) -> None:
+    """Import the module of an entry point, which must declare the method it names; once it has, nothing is done."""
+    package = entry.dist.name if entry.dist is not None else "an installed package"
+    where = f"{kind} {entry.name!r} of {package} ({entry.value})"
+    if (known := _METHODS.get((kind, entry.name))) is not None:
+        if known.cls.__module__.partition(".")[0] != entry.module.partition(".")[0]:
+            raise InputError(f"{where} is not used: {_place(known.cls)} has the same name")
+        return
+    try:
+        entry.load()
+    except Exception as error:  # whatever the code of another package raises
+        raise InputError(f"{where} cannot be loaded: {type(error).__name__}: {error}") from error
+    if (kind, entry.name) not in _METHODS:
+        raise InputError(f"{where} is not declared there; decorate it with @method({entry.name!r}, kind={kind!r}, …)")
+
+
 def methods(kind: Kind) -> tuple[Method, ...]:
-    """All methods of ``kind``, by name. Loads torch for kinds that need it."""
+    """All methods of ``kind``, by name, those of other packages included. Loads torch for kinds that need it.
+
+    A method of another package that cannot be loaded is left out with a warning.
+    """
     _load(kind)
+    for entry in _entry_points(kind).values():
+        try:
+            _load_entry_point(kind, entry)
+        except InputError as error:
+            warnings.warn(str(error), stacklevel=2)
     return tuple(m for (k, _), m in sorted(_METHODS.items()) if k == kind)
 
 
 def get(kind: Kind, name: str) -> Method:
     """The method called ``name``."""
     _load(kind)
+    if (kind, name) not in _METHODS and name in (offered := _entry_points(kind)):
+        _load_entry_point(kind, offered[name])
     if (kind, name) not in _METHODS:
         raise InputError(did_you_mean(name, (m.name for m in methods(kind)), what=kind))
     return _METHODS[kind, name]

@@ -322,7 +322,8 @@ class PByQSampler(LabelSampler):
     Classes take turns, all equally often; samples of a class come in shuffled cycles and are distinct within a batch where
     the class has enough of them. Use with batches of P · Q samples.
 
-    When to use: losses on pairs (MR², ELM, range, contrasts) when a random batch rarely holds two samples of a class.
+    When to use: losses on pairs (MR², compact logits, ELM, range, contrasts) when a random batch rarely holds two samples of a
+    class.
     Expect: on balanced data more pairs for every loss that needs them; on long tails in addition the effect of
     ``class_balanced``.
     Pitfalls: it balances the classes as well, which by itself changes the result; compare with a baseline sampled alike.

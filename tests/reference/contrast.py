@@ -35,6 +35,15 @@ def bcl(embeddings, labels, prototypes, temperature):
     return losses
 
 
+def bcl_projection(rows, weights):
+    """Linear, BatchNorm with the statistics of the rows, ReLU, linear, unit length."""
+    hidden = rows @ weights["first.weight"].T + weights["first.bias"]
+    hidden = (hidden - hidden.mean(0)) / np.sqrt(hidden.var(0) + 1e-5)
+    hidden = np.maximum(hidden * weights["norm.weight"] + weights["norm.bias"], 0)
+    out = hidden @ weights["last.weight"].T + weights["last.bias"]
+    return out / np.linalg.norm(out, axis=1, keepdims=True)
+
+
 def dro_lt(features, labels, centroids, epsilon, temperature):
     per_class = []
     for c in sorted(set(labels)):
@@ -47,6 +56,18 @@ def dro_lt(features, labels, centroids, epsilon, temperature):
         own = [i for i in range(len(labels)) if labels[i] == c]
         per_class.append(-mean([np.log(weight(i) / everyone) for i in own]))
     return mean(per_class)
+
+
+def elm_dro_lt(features, labels, centroids, epsilon):
+    """Eq. (5) of the ELM paper, averaged over samples."""
+    losses = []
+    for x, y in zip(features, labels, strict=True):
+        own = np.sum((x - centroids[y]) ** 2)
+        total = 0.0
+        for other, label in zip(features, labels, strict=True):
+            total += np.exp(-np.sum((other - centroids[y]) ** 2) + own + epsilon[y] * (label != y))
+        losses.append(np.log(total))
+    return mean(losses)
 
 
 def gml_scores(query, keys, key_labels, usable, temperature, num_classes):

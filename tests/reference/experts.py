@@ -30,6 +30,39 @@ def ncl(logits, labels, counts, size, lam):
     return mean(losses)
 
 
+def released_distillation(rows):
+    """As the release sums it: expert j teaches expert i, with 1e-9 inside the student's logarithm only."""
+    total = 0.0
+    for i, j in itertools.permutations(range(len(rows)), 2):
+        student, teacher = np.exp(log_softmax(rows[i])), np.exp(log_softmax(rows[j]))
+        total += np.sum(teacher * (np.log(teacher) - np.log(student + 1e-9)))
+    return total / (len(rows) - 1)
+
+
+def released_ncl(logits, labels, counts, size, lam):
+    """Step by step what the release computes: the count is added, then other classes are multiplied by 0."""
+    losses = []
+    for rows, y in zip(logits, labels, strict=True):
+        ranking = [k for k in np.argsort(-rows[0]) if k != y]
+        mask = np.zeros(len(counts))
+        mask[[y, *ranking[: size - 1]]] = 1.0
+        full = [row + np.log(counts) for row in rows]
+        few = [row * mask for row in full]
+        alone = sum(cross_entropy(row, y) for row in full) + sum(cross_entropy(row, y) for row in few)
+        losses.append(alone + lam * (released_distillation(full) + released_distillation(few)))
+    return mean(losses)
+
+
+def dbm_scaled(cosines, label, counts, k_m, scale):
+    """A row of scaled cosines with the margin of DBM at its label, as the authors' code has it (last class is the rarest)."""
+    margin = k_m * counts[-1] / counts[label]
+    if int(np.argmax(cosines)) != label:
+        margin = margin * (1 + (1 - cosines[label]) / 2)
+    changed = np.array(cosines, dtype=float)
+    changed[label] = np.cos(np.arccos(cosines[label]) + margin)
+    return scale * changed
+
+
 class LearningFromFailure:
     """Per-sample running losses in dictionaries."""
 

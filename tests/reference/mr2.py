@@ -14,20 +14,18 @@ def running_moments(steps, num_classes, p=2.0, decay=0.9):
     """State after a list of (features, labels) batches.
 
     Every sample carries a weight: 1 when it arrives, times ``decay`` at each later appearance of its class. Returns, per
-    class, the weighted mean of ‖φ‖_p² and the spread estimators of the four kinds (nan where undefined), and the pooled one.
+    class, the weighted mean of ‖φ‖_p² and the spread estimators (nan where undefined).
     """
     norms = [[] for _ in range(num_classes)]  # (weight, value)
-    weighted = [[] for _ in range(num_classes)]  # (weight, feature)
     within = [[] for _ in range(num_classes)]  # (weight, sum of squares, samples)
     pooled = []
     for features, labels in steps:
         step_scatter, step_freedom = 0.0, 0
         for k in range(num_classes):
-            mine = np.asarray([f for f, y in zip(features, labels, strict=True) if y == k], dtype=float)
+            mine = rows_of(k, features, labels)
             if len(mine) == 0:
                 continue
             norms[k] = [(w * decay, v) for w, v in norms[k]] + [(1.0, np.linalg.norm(f, ord=p) ** 2) for f in mine]
-            weighted[k] = [(w * decay, f) for w, f in weighted[k]] + [(1.0, f) for f in mine]
             scatter = sum(((f - mine.mean(0)) ** 2).sum() for f in mine)
             within[k] = [(w * decay, s, n) for w, s, n in within[k]] + [(1.0, scatter, len(mine))]
             step_scatter += scatter
@@ -39,33 +37,71 @@ def running_moments(steps, num_classes, p=2.0, decay=0.9):
 
     second = [quotient(sum(w * v for w, v in rows), sum(w for w, _ in rows)) for rows in norms]
     pooled_spread = quotient(sum(w * s for w, s, _ in pooled), sum(w * n for w, _, n in pooled))
-    ratio, batch, moments = [], [], []
+    ratio = []
     for k in range(num_classes):
         scatter = sum(w * s for w, s, _ in within[k])
         freedom = sum(w * (n - 1) for w, _, n in within[k])
         ratio.append(np.nan if not within[k] else (scatter / freedom if freedom > 0 else pooled_spread))
-        batch.append(quotient(sum(w * s / n for w, s, n in within[k]), sum(w for w, _, _ in within[k])))
-        moments.append(_weighted_variance(weighted[k]))
-    spreads = {
-        "pooled": [pooled_spread if w else np.nan for w in within],
-        "ratio": ratio,
-        "batch": batch,
-        "moments": moments,
-    }
+    spreads = {"pooled": [pooled_spread if w else np.nan for w in within], "ratio": ratio}
     return np.array(second), {name: np.array(values) for name, values in spreads.items()}
 
 
-def _weighted_variance(rows):
-    """Unbiased variance of independent samples with the given weights."""
-    if not rows:
-        return np.nan
-    w = np.array([weight for weight, _ in rows])
-    x = np.array([feature for _, feature in rows])
-    mean = (w[:, None] * x).sum(0) / w.sum()
-    correction = 1 - (w**2).sum() / w.sum() ** 2
-    if correction < 1e-9:
-        return np.nan
-    return (w * ((x - mean) ** 2).sum(1)).sum() / w.sum() / correction
+def rows_of(k, features, labels):
+    return np.asarray([f for f, y in zip(features, labels, strict=True) if y == k], dtype=float)
+
+
+def published_averages(steps, num_classes, p=2.0, decay=0.9):
+    """Section 3: moving averages of each batch's mean squared norm and mean squared deviation, for the classes in it.
+
+    For p = 2 the mean squared norm is ‖μ̂‖² + ‖ŝ‖² of the batch.
+    """
+    second, deviation = np.full(num_classes, np.nan), np.full(num_classes, np.nan)
+    for features, labels in steps:
+        for k in range(num_classes):
+            mine = rows_of(k, features, labels)
+            if len(mine) == 0:
+                continue
+            norm = np.mean([np.linalg.norm(f, ord=p) ** 2 for f in mine])
+            spread = np.mean([((f - mine.mean(0)) ** 2).sum() for f in mine])
+            if np.isnan(second[k]):
+                second[k], deviation[k] = norm, spread
+            else:
+                second[k] = decay * second[k] + (1 - decay) * norm
+                deviation[k] = decay * deviation[k] + (1 - decay) * spread
+    return second, deviation
+
+
+def released_step(state, logits, labels, features, num_classes, c_bar, lam, decay, file):
+    """One step of the authors' code: the new state (mean norms, variances) and the loss with its two parts."""
+    mean_norm, variance = (list(part) for part in state)
+    features, logits = np.asarray(features, dtype=float), np.asarray(logits, dtype=float)
+    width = features.shape[1]
+    for k in range(num_classes):
+        mine = rows_of(k, features, labels)
+        if len(mine) == 0:
+            continue
+        new_norm = np.linalg.norm(mine.mean(0), ord=5) ** 2
+        new_variance = np.mean([np.linalg.norm(f - mine.mean(0), ord=5) ** 2 for f in mine])
+        if mean_norm[k] == 0:
+            mean_norm[k], variance[k] = new_norm, new_variance
+        else:
+            mean_norm[k] = decay * mean_norm[k] + (1 - decay) * new_norm
+            variance[k] = decay * variance[k] + (1 - decay) * new_variance
+    root = (np.array(mean_norm) + np.array(variance)) ** (1 / 3)
+    margins = num_classes * root / root.sum()
+    logit = np.mean([-log_softmax(z / c_bar / margins[y])[y] for z, y in zip(logits, labels, strict=True)])
+    slack = 0.0 if file == "cifar" else np.mean(variance)
+    total = 0.0
+    for k in range(num_classes):
+        mine = rows_of(k, features, labels)
+        if len(mine) > 1:
+            sums = [
+                sum(np.exp((((a - b) ** 2).sum() - 2 * slack) / (10 * width)) for j, b in enumerate(mine) if i != j)
+                for i, a in enumerate(mine)
+            ]
+            total += np.mean(np.log1p(sums))
+    rep = total * width / 10 / num_classes
+    return (mean_norm, variance), logit + lam * rep, logit, rep
 
 
 def gamma(second, c_bar):
@@ -77,52 +113,28 @@ def gamma(second, c_bar):
     )
 
 
-def logit_margin(logits, labels, gamma, log_prior=None, tau=1.0, adjust="outside"):
-    """Mean of −ln softmax(z/γ_y)_y, with the prior outside or inside the division."""
-    losses = []
-    for z, y in zip(np.asarray(logits, dtype=float), labels, strict=True):
-        if log_prior is None or adjust == "posthoc":
-            row = z / gamma[y]
-        elif adjust == "outside":
-            row = z / gamma[y] + tau * log_prior
-        else:
-            row = (z + tau * log_prior) / gamma[y]
-        losses.append(-log_softmax(row)[y])
-    return np.mean(losses)
+def logit_margin(logits, labels, gamma, log_prior=None, tau=1.0):
+    """Mean of −ln softmax(z/γ_y + τ ln π)_y; the paper has no prior."""
+    offset = 0.0 if log_prior is None else tau * log_prior
+    return np.mean(
+        [-log_softmax(z / gamma[y] + offset)[y] for z, y in zip(np.asarray(logits, float), labels, strict=True)]
+    )
 
 
-def representation_margin(
-    features, labels, sbar, form="paper", pair="sum", num_classes=None, kappa=0.5, running_total=None
-):
-    """Eq. (2) on a batch, in the paper's, the release's and the scale-free scaling."""
+def representation_margin(features, labels, sbar, temperature=1.0):
+    """Eq. (2) on a batch, with a temperature; the constant (T − 1) ln b is subtracted."""
     features = np.asarray(features, dtype=float)
-    width = features.shape[1]
-    total = ((features - features.mean(0)) ** 2).sum(1).mean()
-    unit = {"paper": 1.0, "release": 10.0 * width, "scale_free": 2 * total * kappa}[form]
-    slack = 2 * sbar / unit
-    if running_total is not None and form == "scale_free":
-        slack = sbar / (running_total * kappa)
     losses = []
     for i, y in enumerate(labels):
         partners = [j for j in range(len(labels)) if j != i and labels[j] == y]
-        excess = [((features[i] - features[j]) ** 2).sum() / unit - slack for j in partners]
-        if not partners:
-            losses.append(0.0)
-        elif pair == "pairwise":
-            losses.append(np.mean([np.logaddexp(0.0, a) for a in excess]))
-        else:
-            shift = np.log(len(partners)) if pair == "mean" else 0.0
-            losses.append(np.logaddexp.reduce([0.0, *[a - shift for a in excess]]))
-    if form == "paper":
-        return np.mean(losses)
-    if form == "scale_free":
-        return kappa * np.mean(losses)
-    per_class = [np.mean([v for v, y in zip(losses, labels, strict=True) if y == k]) for k in set(labels)]
-    return width / 10 * sum(per_class) / num_classes
+        excess = [(((features[i] - features[j]) ** 2).sum() - 2 * sbar) / temperature for j in partners]
+        value = temperature * np.logaddexp.reduce([0.0, *excess])
+        losses.append(value - (temperature - 1) * np.log(1 + len(partners)))
+    return np.mean(losses)
 
 
 def logit_scatter(logits, labels, counts=None):
-    """Mean over samples of half the mean squared distance to the others of the class, 0 for one without any.
+    """Mean over samples of half the mean squared distance to the other samples of the class, 0 for a single sample.
 
     With training counts the logit of class c on samples of class y counts by (n_c/n_y)^½, each factor of mean 1 over classes.
     """
@@ -136,6 +148,6 @@ def logit_scatter(logits, labels, counts=None):
     return total / len(labels)
 
 
-def fit(scores, labels):
-    """Fourth power of the share of samples whose own class has the largest score."""
-    return np.mean([row.argmax() == y for row, y in zip(scores, labels, strict=True)]) ** 4
+def fit(scores, labels, power=4):
+    """The share of samples whose own class has the largest score, to a power."""
+    return np.mean([row.argmax() == y for row, y in zip(scores, labels, strict=True)]) ** power

@@ -4,6 +4,17 @@ from __future__ import annotations
 
 from classgap.bench.results import Result, append_results, read_results
 from classgap.bench.select import RULES, Rule
-from classgap.bench.suites import Suite, Task, Variant, load_suite
+from classgap.bench.suites import Published, Suite, Task, Variant, load_suite
 
-__all__ = ["RULES", "Result", "Rule", "Suite", "Task", "Variant", "append_results", "load_suite", "read_results"]
+__all__ = [
+    "RULES",
+    "Published",
+    "Result",
+    "Rule",
+    "Suite",
+    "Task",
+    "Variant",
+    "append_results",
+    "load_suite",
+    "read_results",
+]

@@ -63,6 +63,8 @@ def job_key(config: TrainConfig) -> str:
     usual = "cosine" if "cosine_head" in registry.get("loss", config.method.name).needs else "linear"
     if tree["model"]["head"] == usual:
         tree["model"]["head"] = "auto"  # the same run
+    if tree["model"]["head"] == "cosine":
+        tree["model"].setdefault("head_scale", "learned")  # likewise; and not the run on raw cosines this once meant
     text = json.dumps(_canonical(tree), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 

@@ -28,8 +28,13 @@ _LATEX = {
     "²": r"\textsuperscript{2}",
     "↑": r"$\uparrow$",
     "↓": r"$\downarrow$",
+    "→": r"$\rightarrow$",
+    "√": r"$\surd$",
+    "α": r"$\alpha$",
     "γ": r"$\gamma$",
     "λ": r"$\lambda$",
+    "π": r"$\pi$",
+    "τ": r"$\tau$",
     "–": "--",
 }
 

@@ -1,8 +1,9 @@
-"""What is known of finished runs: lines of JSON that can be appended by many, merged, and compared sample by sample."""
+"""Results of finished runs: JSON lines that several processes can append, merged and compared sample by sample."""
 
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import os
 import zlib
@@ -17,9 +18,11 @@ from numpy.typing import NDArray
 
 from classgap._checks import InputError
 from classgap.bench.jobs import Job, JobFolder, job_key
+from classgap.bench.records import placed_records, write_archive
 from classgap.train.config import TrainConfig
 
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,15 +31,17 @@ class Candidate:
 
     Attributes:
         rules: Names of the rules that chose it.
-        val_correct, test_correct: Right answers of each class; no validation entries without such a split.
-        packed: The test predictions, see :func:`pack`.
+        val_correct, test_correct: Correctly classified samples of each class; no validation entries without such a split.
+        packed: The test predictions, see :func:`pack`; empty in an archive.
+        hits: In an archive, which test samples are classified correctly: one bit per sample, class by class, in base 64.
     """
 
     epoch: int
     rules: tuple[str, ...]
     val_correct: tuple[int, ...]
     test_correct: tuple[int, ...]
-    packed: str
+    packed: str = ""
+    hits: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +94,27 @@ class Result:
 
     def predictions(self, candidate: Candidate) -> Ints:
         """Predicted classes of the test samples; rows agree between runs on the same data."""
+        if not candidate.packed:
+            raise InputError(
+                f"the run {self.name} comes from an archive, which holds what was classified correctly but not which wrong "
+                "classes were predicted; use Result.right, or run the job again"
+            )
         return unpack(candidate.packed, self.y_true, len(self.support))
+
+    def right(self, candidate: Candidate) -> Bools:
+        """Which test samples are classified correctly, in the order of :attr:`y_true`."""
+        if candidate.packed:
+            return np.asarray(self.predictions(candidate) == self.y_true)
+        bits = np.frombuffer(base64.b64decode(candidate.hits), np.uint8)
+        return np.unpackbits(bits, count=int(self.support.sum())).astype(bool)
+
+    def for_archive(self) -> Result:
+        """The same run with one bit for each test prediction, correct or wrong, which is all that tables need."""
+        smaller = []
+        for candidate in self.candidates:
+            hits = base64.b64encode(np.packbits(self.right(candidate)).tobytes()).decode()
+            smaller.append(dataclasses.replace(candidate, packed="", hits=hits))
+        return dataclasses.replace(self, candidates=tuple(smaller))
 
     def to_record(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -97,7 +122,7 @@ class Result:
             "key": self.key,
             **{name: getattr(self, name) for name in _PLAIN},
             "config": self.config.to_dict(),
-            "candidates": [vars(candidate) for candidate in self.candidates],
+            "candidates": [_without_empty(vars(candidate)) for candidate in self.candidates],
         }
 
     @staticmethod
@@ -106,6 +131,10 @@ class Result:
         plain = {name: _frozen(record[name]) for name in _PLAIN if name in record}
         candidates = [Candidate(**{name: _frozen(v) for name, v in c.items()}) for c in record["candidates"]]
         return Result(config=TrainConfig.from_dict(record["config"]), candidates=tuple(candidates), **plain)
+
+
+def _without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value != ""}
 
 
 def _frozen(value: Any) -> Any:
@@ -139,40 +168,30 @@ def _step_type(num_classes: int) -> str:
 
 
 def read_results(paths: Iterable[Path]) -> dict[str, Result]:
-    """All results by key; of several with one key the first counts. Files that do not exist hold nothing."""
+    """All results by key; of several with one key the first counts.
+
+    With each file its archive is read, ``NAME.jsonl.xz`` beside ``NAME.jsonl``. Files that do not exist hold nothing.
+    """
     found: dict[str, Result] = {}
     for path in paths:
-        for number, record in _records(path):
+        for place, record in placed_records(path):
             try:
                 result = Result.from_record(record)
             except (KeyError, TypeError, ValueError) as error:
-                raise InputError(f"{path}, line {number}, is no result of `classgap bench` ({error})") from error
+                raise InputError(f"{place} is no result of `classgap bench` ({error})") from error
             found.setdefault(result.key, result)
     return found
 
 
-def _records(path: Path) -> Iterable[tuple[int, dict[str, Any]]]:
-    if not path.exists():
-        return
-    lines = path.read_text().splitlines()
-    for number, line in enumerate(lines, start=1):
-        try:
-            record = json.loads(line) if line.strip() else None
-        except json.JSONDecodeError as error:
-            if number == len(lines):  # cut off by a crash; its job is not in any other way done
-                continue
-            raise InputError(f"{path}, line {number}, cannot be read ({error}); restore the file") from error
-        if record is not None:
-            yield number, record
-
-
 def append_results(path: Path, results: Sequence[Result]) -> int:
-    """Add the results that ``path`` does not hold yet, all or none of each, and return how many; safe among processes."""
-    from filelock import FileLock
+    """Add the results that neither ``path`` nor its archive holds, all or none of each; safe among processes.
 
+    Returns:
+        How many were added.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.with_name(f".{path.name}.lock")):
-        present = {record["key"] for _, record in _records(path)}
+    with _locked(path):
+        present = {record["key"] for _, record in placed_records(path)}
         fresh = {r.key: r for r in results if r.key not in present}
         text = "".join(json.dumps(result.to_record()) + "\n" for result in fresh.values())
         if text:
@@ -182,6 +201,24 @@ def append_results(path: Path, results: Sequence[Result]) -> int:
                 handle.flush()
                 os.fsync(handle.fileno())
     return len(fresh)
+
+
+def archive_results(path: Path) -> int:
+    """Move all results of ``path`` into its archive, smaller and with keys as today's code computes them.
+
+    Returns:
+        How many results the archive then holds.
+    """
+    with _locked(path):
+        results = read_results([path])
+        write_archive(path, (result.for_archive().to_record() for result in results.values()))
+    return len(results)
+
+
+def _locked(path: Path) -> Any:
+    from filelock import FileLock
+
+    return FileLock(path.with_name(f".{path.name}.lock"))
 
 
 def _mend_end(handle: Any) -> None:

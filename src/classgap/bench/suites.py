@@ -14,7 +14,11 @@ from typing import Any
 
 from classgap._checks import InputError, did_you_mean
 from classgap.bench.jobs import Job, complete
+from classgap.measure.groups import FREQUENCIES, THIRDS
 from classgap.train.config import DataConfig, MethodConfig, ModelConfig, OptimConfig, TrainConfig
+
+# What published accuracies may be of; a single class is "class NAME".
+PUBLISHED = ("overall", *THIRDS, *(f"{name}-shot" for name in FREQUENCIES))
 
 
 @dataclass(frozen=True)
@@ -55,12 +59,34 @@ class Variant:
 
 
 @dataclass(frozen=True)
+class Published:
+    """What a paper prints for one variant on one task.
+
+    Attributes:
+        task, variant: Their names in the suite.
+        source: Where it is printed, e.g. ``"Table 1a"``.
+        accuracy: In percent, by what it is of: ``overall``; a third of the classes, ``easy``, ``medium`` or ``hard``; the
+            classes with many, medium or few training samples, ``many-shot``, ``medium-shot`` or ``few-shot``; ``class NAME``.
+        std: Standard deviation over runs in points, of the same.
+        note: In which respect the printed number may not belong to this variant.
+    """
+
+    task: str
+    variant: str
+    source: str
+    accuracy: Mapping[str, float]
+    std: Mapping[str, float] = field(default_factory=dict)
+    note: str = ""
+
+
+@dataclass(frozen=True)
 class Suite:
     """Tasks × variants × seeds.
 
     Attributes:
         about: What question the suite answers, for the head of its page.
         reference: Name of the variant the others are compared with; the first one by default.
+        published: Numbers to set beside the own ones, see :func:`classgap.bench.published.published_tables`.
         data: Folder of the archives that tasks call ``npz:NAME``, used where ``CLASSGAP_DATA`` is not set.
     Example:
         >>> plain = Task("digits", TrainConfig(epochs=1))
@@ -75,6 +101,7 @@ class Suite:
     seeds: tuple[int, ...] = (0, 1, 2)
     about: str = ""
     reference: str = ""
+    published: tuple[Published, ...] = ()
     data: Path | None = None
 
     def __post_init__(self) -> None:
@@ -97,6 +124,18 @@ class Suite:
                     f"task {task.name} of suite {self.name} names its data by the absolute path {path}, which makes its "
                     "results belong to one machine; write npz:FILENAME and set Suite.data or CLASSGAP_DATA"
                 )
+        self._check_published()
+
+    def _check_published(self) -> None:
+        known = {(task.name, variant.name) for task, variant in self.pairs()}
+        for row in self.published:
+            name = f"{row.task}/{row.variant}"
+            if (row.task, row.variant) not in known:
+                raise InputError(did_you_mean(name, map("/".join, known), what="run with published numbers"))
+            for metric in (*row.accuracy, *row.std):
+                if metric not in PUBLISHED and not metric.startswith("class "):
+                    wanted = f"{', '.join(PUBLISHED)} or 'class NAME'"
+                    raise InputError(f"published numbers of {name} must be of {wanted}, got {metric!r}")
 
     def pairs(self, only: Sequence[str] = ()) -> Iterator[tuple[Task, Variant]]:
         """Every task with every variant that joins it; with ``only``, those whose ``TASK/VARIANT`` fits a pattern."""

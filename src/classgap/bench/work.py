@@ -17,8 +17,8 @@ from classgap.bench.select import VALIDATION_RULES
 from classgap.data import Split
 from classgap.measure.groups import THIRDS
 from classgap.train.checkpoint import replace_file
+from classgap.train.config import read_run
 from classgap.train.epoch import read_log
-from classgap.train.folder import read_run
 from classgap.train.loop import DivergedError, Progress, Trainer
 from classgap.train.run import start
 

@@ -35,8 +35,8 @@ def bench(
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="Runs in these files count as done; new ones are added to the first. By default SUITE.jsonl beside the "
-            "suite's file, or results.jsonl in --out.",
+            help="Runs in these files, and in their archives FILE.xz, count as done; new ones are added to the first. By "
+            "default SUITE.jsonl beside the suite's file, or results.jsonl in --out.",
         ),
     ] = None,
     rule: Annotated[
@@ -60,6 +60,7 @@ def bench(
     classgap bench my_suite.py --only "mlp/*" --only "*/cross_entropy"
     classgap bench my_suite.py --tables-only --rule val_hard --format tex
     classgap bench my_suite.py --results mine.jsonl --results theirs.jsonl
+    classgap bench benchmarks/papers/mr2.py --tables-only   # published numbers
 
     A suite is a few lines of Python:
 
@@ -130,12 +131,16 @@ def _run(
 
     from classgap.bench.pool import run_jobs
     from classgap.cli._bench_progress import BenchProgress
+    from classgap.train.precision import set_up_precision
 
     left = [job for job in jobs if job.key not in found]
     if not left:
         screen.print(f"all {len(jobs)} jobs of {suite.name} are done")
         return 0
     _find_data(suite, left)
+    sentences = {set_up_precision(precision, children=True) for precision in {job.config.precision for job in left}}
+    for sentence in sentences - {""}:
+        screen.print(sentence, soft_wrap=True)
     by_key = {job.key: job for job in left}
     screen.print(f"{suite.name}: {len(by_key)} of {len(jobs)} jobs to run in {folder} → {results}", soft_wrap=True)
     # A batch system's request to end is like Ctrl-C: workers must not outlive this process.
@@ -178,16 +183,19 @@ def _print_tables(
     screen: Console,
 ) -> None:
     from classgap.bench import RULES
+    from classgap.bench.published import published_tables
     from classgap.bench.suites import parse_seeds
     from classgap.bench.tables import suite_tables
 
+    chosen = None if seeds is None else parse_seeds(seeds)
     with screen.status("comparing"):
-        tables: list[TaskTables] = suite_tables(
-            suite, found, rule=RULES[rule], seeds=None if seeds is None else parse_seeds(seeds), only=only or ()
-        )
-    if not tables:
+        tables: list[TaskTables] = suite_tables(suite, found, rule=RULES[rule], seeds=chosen, only=only or ())
+        published = published_tables(suite, found, rule=RULES[rule], seeds=chosen, only=only or ())
+    if not tables and not published:
         raise InputError(f"there are no results of {suite.name} yet; run it without --tables-only")
     for task in tables:
         typer.echo(task.accuracy.render(form))  # type: ignore[arg-type]
         if task.differences.rows:
             typer.echo(task.differences.render(form))  # type: ignore[arg-type]
+    for table in published:
+        typer.echo(table.render(form))  # type: ignore[arg-type]

@@ -75,7 +75,9 @@ def fix(
     report.html .md .json  chosen method on the samples set aside; figures/
     methods.md             all methods with their intervals
     method/                the chosen method, for classgap.posthoc.load
-    head.safetensors       corrected last layer, if FILE holds its weight
+    head.safetensors       corrected last layer, if FILE holds its weight;
+                           for the features of FILE: those of a cosine head
+                           are unit vectors, so normalise before it
     predictions.csv        labels before and after
     If no method helps beyond noise, only the reports are written.
     """

@@ -33,7 +33,13 @@ def train(
     devices: Annotated[str, typer.Option(help="How many devices, or auto for all.")] = "1",
     accelerator: Annotated[str, typer.Option(help="cpu, cuda, mps or auto.")] = "auto",
     strategy: Annotated[str, typer.Option(help="auto, ddp or fsdp.")] = "auto",
-    precision: Annotated[str | None, typer.Option(help="32-true, bf16-mixed, 16-mixed, bf16-true or 64-true.")] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            help="32-true, bf16-mixed, 16-mixed, bf16-true or 64-true. Whether bf16 works on this processor, and with which "
+            "setting, is tried in a child process first."
+        ),
+    ] = None,
 ) -> None:
     """Train a classifier, with its log, checkpoints and predictions in one folder.
 
@@ -50,6 +56,10 @@ def train(
     # With several devices this runs once for each; one of them talks.
     console = Console(quiet=any(os.environ.get(rank, "0") != "0" for rank in ("LOCAL_RANK", "NODE_RANK")))
     from classgap.cli._progress import RunProgress
+    from classgap.train.precision import set_up_precision
+
+    if accelerator in ("auto", "cpu") and (sentence := set_up_precision(config.precision)):  # before torch is loaded
+        console.print(sentence, highlight=False, soft_wrap=True)
     from classgap.train import fit
 
     parts = (p.name for p in (config.stage, config.wrapper, config.sampler, config.mix) if p.name != "none")
@@ -88,7 +98,7 @@ def _resolve(
     from classgap.train import TrainConfig
 
     if resume and out is not None and recipe is None and not settings and not quick:
-        from classgap.train.folder import read_run
+        from classgap.train.config import read_run
 
         stored = read_run(out)
         if stored is None:

@@ -11,6 +11,7 @@ from classgap.losses._adjust import (
 )
 from classgap.losses._base import ClassLoss
 from classgap.losses._basic import CrossEntropyLoss
+from classgap.losses._bcl import BCLLoss, balanced_contrast
 from classgap.losses._compact import (
     CenterLoss,
     GaussianMixtureLoss,
@@ -21,12 +22,11 @@ from classgap.losses._compact import (
     range_terms,
     spreadout_penalty,
 )
+from classgap.losses._compact_logits import CompactLogitsLoss
 from classgap.losses._composite import CompositeLoss
 from classgap.losses._contrast import (
-    BCLLoss,
     DROLTLoss,
     SupConLoss,
-    balanced_contrast,
     robust_centroid_contrast,
     supervised_contrast,
 )
@@ -50,7 +50,6 @@ from classgap.losses._experts import (
     hard_categories,
     mutual_distillation,
 )
-from classgap.losses._gamma import gamma_margin_cross_entropy, margins_from_moments
 from classgap.losses._gml import GMLLoss, class_log_mean_exp, queue_sizes
 from classgap.losses._information import (
     CMICLoss,
@@ -60,9 +59,15 @@ from classgap.losses._information import (
     separation,
 )
 from classgap.losses._margin import EQLLoss, SeesawLoss, equalization_cross_entropy, margin_ce, seesaw_margins
-from classgap.losses._mr2 import MR2Loss
+from classgap.losses._mr2 import (
+    MR2Loss,
+    PublishedMR2Loss,
+    gamma_margin_cross_entropy,
+    margins_from_moments,
+    representation_margin,
+)
+from classgap.losses._mr2_released import ReleasedMR2Loss, released_margins
 from classgap.losses._pairs import within_class_pull
-from classgap.losses._representation import representation_margin
 from classgap.losses._reweight import ClassBalancedLoss, FocalLoss, focal_cross_entropy, sigmoid_cross_entropy
 from classgap.losses._robust import FairDROLoss, GroupDROLoss, chi_square_weights
 from classgap.losses._scatter import within_class_scatter
@@ -78,6 +83,7 @@ __all__ = [
     "ClassBalancedLoss",
     "ClassLoss",
     "ClassWeightedLoss",
+    "CompactLogitsLoss",
     "CompositeLoss",
     "ConfusionalSpectralLoss",
     "CosFaceLoss",
@@ -98,7 +104,9 @@ __all__ = [
     "LogitAdjustedLoss",
     "MR2Loss",
     "NCLLoss",
+    "PublishedMR2Loss",
     "RangeLoss",
+    "ReleasedMR2Loss",
     "SeesawLoss",
     "SphereFaceLoss",
     "SpreadoutLoss",
@@ -131,6 +139,7 @@ __all__ = [
     "pull_slack",
     "queue_sizes",
     "range_terms",
+    "released_margins",
     "representation_margin",
     "robust_centroid_contrast",
     "seesaw_margins",

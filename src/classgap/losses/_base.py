@@ -85,9 +85,14 @@ class ClassLoss(nn.Module):
         return declared.needs if declared is not None else frozenset()
 
     @property
+    def balanced(self) -> bool:
+        """Whether all classes have the same training count, or no counts were given."""
+        return self.class_counts is None or bool((self.class_counts == self.class_counts[0]).all())
+
+    @property
     def updating(self) -> bool:
-        """Whether this call may write state: in training mode and not inside :meth:`frozen`."""
-        return self.training and not self._frozen
+        """Whether this call may write state: in training mode, with gradients enabled and not inside :meth:`frozen`."""
+        return self.training and not self._frozen and torch.is_grad_enabled()
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
@@ -111,7 +116,8 @@ class ClassLoss(nn.Module):
         Args:
             logits: :math:`(N, K)` raw scores (cosines in [-1, 1] for losses that need a cosine head).
             target: :math:`(N,)` class indices, or :math:`(N, K)` probabilities (mixup, smoothing).
-            features: :math:`(N, d)`, exactly the tensor fed to the last linear layer.
+            features: :math:`(N, d)`, exactly the tensor fed to the last linear layer; behind a cosine head the unit vectors it
+                compares with the classes, for losses that need ``encoder_features`` those before they are normalised.
             index: :math:`(N,)` position of each sample in the training set.
             epoch: 0-based epoch.
         """
@@ -158,8 +164,22 @@ class ClassLoss(nn.Module):
     def observe(self, inputs: Tensor) -> None:
         """Hook called by the training loop with the inputs of each batch, before :meth:`forward`: a teacher sees them here."""
 
+    @property
+    def cosine_scale(self) -> float:
+        """What the loss multiplies cosines by before its softmax; 1 for a loss on plain logits. See ``cosine_head``."""
+        return 1.0
+
     def scores(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
-        """What to rank classes by at test time, :math:`(N, K)`; the raw model output unless a method says otherwise."""
+        """What to rank classes by at test time, :math:`(N, K)`: the model output, cosines at the scale of the loss, unless a
+        method says otherwise."""
+        return logits if self.cosine_scale == 1 else self.cosine_scale * logits
+
+    def margin_logits(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The logits with the scale and the margin of this loss, before any class prior, for hard labels.
+
+        A loss built around this one compares predictions on them, as NCL does in its distillation. A loss that changes the logit
+        of the true class overrides this; for all others they are the logits themselves.
+        """
         return logits
 
     def compute_empty(

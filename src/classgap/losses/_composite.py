@@ -40,10 +40,19 @@ class CompositeLoss(ClassLoss):
         """Its own and the base's."""
         return self._needs
 
+    def margin_logits(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The base's."""
+        return self.base.margin_logits(logits, target)
+
     @property
     def base_scale(self) -> float:
         """What the base multiplies cosines by; 1 for one on plain logits."""
-        return float(getattr(self.base, "s", 1.0)) if "cosine_head" in self.base.needs else 1.0
+        return self.base.cosine_scale
+
+    @property
+    def cosine_scale(self) -> float:
+        """The base's."""
+        return self.base_scale
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:

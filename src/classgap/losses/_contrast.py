@@ -5,8 +5,8 @@ Several views of a batch arrive view-major: rows of view 1, then of view 2, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Sequence
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from classgap._checks import InputError, number, one_of
 from classgap.losses._base import ClassLoss, TrainingPass
-from classgap.losses._composite import CompositeLoss
 from classgap.losses._shared import (
     ClassMeans,
     check_num_features,
+    check_views,
     gathered,
     hard_labels,
     mean_cross_entropy,
@@ -29,6 +29,7 @@ from classgap.stats import class_sums
 
 Centroids = Literal["running", "epoch"]
 EpsilonRule = Literal["learned", "count"]
+RobustForm = Literal["dro_lt", "elm"]
 
 
 def supervised_contrast(embeddings: Tensor, target: Tensor, *, temperature: float = 0.07) -> Tensor:
@@ -63,7 +64,7 @@ def supervised_contrast(embeddings: Tensor, target: Tensor, *, temperature: floa
     kind="loss",
     family="contrast",
     paper="arXiv:2004.11362",
-    needs=("features", "views"),
+    needs=("features", "encoder_features", "views"),
     space={
         "weight": Float(0.05, 5.0, default=1.0, log=True),
         "temperature": Float(0.03, 0.5, default=0.07, log=True),
@@ -114,7 +115,7 @@ class SupConLoss(ClassLoss):
         self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
     ) -> Tensor:
         assert features is not None
-        _check_views(logits, self.views)
+        check_views(logits, self.views)
         embeddings = _embed(self.projection, features)
         embeddings, labels = gathered(embeddings, hard_labels(target), self.training)
         contrast = supervised_contrast(embeddings, labels, temperature=self.temperature).mean()
@@ -125,157 +126,46 @@ class SupConLoss(ClassLoss):
     compute_empty = compute
 
 
-def balanced_contrast(embeddings: Tensor, target: Tensor, prototypes: Tensor, *, temperature: float = 0.1) -> Tensor:
-    r"""Contrast in which every class weighs the same, however many samples it has in the batch.
-
-    .. math:: \ell_i = -\frac1{|P(i)|}\sum_{p\in P(i)}\Big[\frac{s_{ip}}\tau
-       - \ln\sum_c \frac1{|c|}\sum_{a\in c,\,a\ne i} e^{s_{ia}/\tau}\Big]
-
-    over the rows and one prototype for each class; :math:`|c|` counts both, without the anchor.
-
-    Args:
-        embeddings: :math:`(N, d)` of unit length.
-        prototypes: :math:`(K, d)` of unit length, one for each class.
-    Shape:
-        returns :math:`(N,)`.
-    Example:
-        >>> same = torch.ones(1, 1)
-        >>> balanced_contrast(same, torch.tensor([0]), same)
-        tensor([0.])
-
-    Reference: Zhu et al., *Balanced contrastive learning for long-tailed visual recognition*, CVPR 2022, eq. (8).
-    """
-    rows, num_classes = len(target), len(prototypes)
-    labels = torch.cat((target, torch.arange(num_classes, device=target.device)))
-    members = torch.cat((embeddings, prototypes))
-    itself = torch.eye(rows, rows + num_classes, dtype=torch.bool, device=target.device)
-    positive = (target[:, None] == labels[None]) & ~itself
-    similarity = embeddings @ members.T / temperature
-    counts = similarity.new_ones(num_classes).index_add(0, target, similarity.new_ones(rows))
-    size = counts[labels] - (target[:, None] == labels[None]).to(
-        counts.dtype
-    )  # the anchor is no member of its own class
-    log_partition = (similarity - size.log()).masked_fill(itself, -1e30).logsumexp(1)
-    attraction = (similarity * positive).sum(1) / positive.sum(1)
-    return log_partition - attraction
-
-
-@method(
-    "bcl",
-    kind="loss",
-    family="contrast",
-    paper="arXiv:2207.09052",
-    needs=("features", "views", "class_counts"),
-    space={
-        "alpha": Float(0.5, 4.0, default=2.0, log=True),
-        "beta": Float(0.05, 2.0, default=0.6, log=True),
-        "temperature": Float(0.05, 0.5, default=0.1, log=True),
-    },
-    reduces_to=("balanced_softmax", {"alpha": 1.0, "beta": 0.0, "views": 1}),
-)
-class BCLLoss(CompositeLoss):
-    r"""Balanced contrastive learning: logit adjustment on one view, class-averaged contrast with prototypes on the others.
-
-    .. math:: L = \alpha\,\mathrm{CE}(z + \ln\pi, y) + \beta\,L_{\mathrm{BCL}}
-
-    Every class enters the contrast with the same weight and is present in every batch through its prototype.
-
-    When to use: long-tailed data and an augmentation strong enough for contrast; published with three views.
-    Expect: on balanced data the effect of the contrast alone, as the adjustment vanishes; on long tails what logit
-    adjustment gives, and better features where the views differ enough.
-    Pitfalls: three forward passes a step; the prototypes are learned rows of the loss unless :meth:`bind_head` ties them to the
-    classifier as in the release; own parameters must be in the optimiser.
-
-    Args:
-        num_features: Feature dimension.
-        alpha: Weight of the classification, on view 1.
-        beta: Weight of the contrast: on views 2 and up, or on all rows with fewer than three views.
-        temperature: Of the similarities.
-        projection_dim: Output width of the two projections.
-        views: Views of each sample.
-        base: The classification term; ``base="dbm", base_params={"variant": "bs"}`` is DBM-BCL (with a cosine head).
-        base_params: Its parameters.
-    Reference: Zhu et al., CVPR 2022.
-    """
-
-    def __init__(
-        self,
-        num_classes: int,
-        num_features: int,
-        *,
-        alpha: float = 2.0,
-        beta: float = 0.6,
-        temperature: float = 0.1,
-        projection_dim: int = 128,
-        views: int = 3,
-        base: str = "balanced_softmax",
-        base_params: Mapping[str, Any] | None = None,
-        class_counts: Sequence[float] | Tensor | None = None,
-    ) -> None:
-        super().__init__(num_classes, base=base, base_params=base_params, class_counts=class_counts)
-        self.alpha, self.beta = number("alpha", alpha, low=0.0), number("beta", beta, low=0.0)
-        self.temperature = number("temperature", temperature, low=0.0, open_low=True)
-        self.views = int(number("views", views, low=1))
-        width = check_num_features(num_features, self.name)
-        self.projection = projection(width, projection_dim)
-        self.prototype_projection = projection(width, projection_dim)
-        self.class_rows: nn.Parameter | None = nn.Parameter(torch.empty(num_classes, width))
-        nn.init.kaiming_uniform_(self.class_rows, a=5**0.5)
-        self._head: list[nn.Module] = []  # in a list, so that the model's layer is no submodule of the loss
-
-    def bind_head(self, head: nn.Module) -> None:
-        """Make prototypes from the classifier's rows instead of own ones; call it before building the optimiser."""
-        self._head = [head]
-        self.class_rows = None
-
-    def compute(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
-        assert features is not None
-        samples = _check_views(logits, self.views)
-        rest = slice(samples if self.views >= 3 else 0, None)
-        classification: Tensor = self.base(
-            logits[:samples], target[:samples], features[:samples], None if index is None else index[:samples], epoch
-        )
-        embeddings = _embed(self.projection, features[rest])
-        embeddings, labels = gathered(embeddings, hard_labels(target)[rest], self.training)
-        contrast = balanced_contrast(embeddings, labels, self._prototypes(), temperature=self.temperature).mean()
-        self.last = {"classification": classification.detach(), "contrast": contrast.detach()}
-        return self.alpha * classification + self.beta * contrast.to(logits.dtype)
-
-    compute_empty = compute
-
-    def _prototypes(self) -> Tensor:
-        rows = self._head[0].weight if self.class_rows is None else self.class_rows
-        assert isinstance(rows, Tensor)
-        return _embed(self.prototype_projection, rows)
-
-
 def robust_centroid_contrast(
-    features: Tensor, target: Tensor, centroids: Tensor, epsilon: Tensor, *, temperature: float = 1.0
+    features: Tensor,
+    target: Tensor,
+    centroids: Tensor,
+    epsilon: Tensor,
+    *,
+    temperature: float = 1.0,
+    form: RobustForm = "dro_lt",
 ) -> Tensor:
     r"""Contrast of the samples of a batch around the centroid of each class present, in its worst case within a ball.
 
     .. math:: L_c = -\frac1{b_c}\sum_{i:\,y_i=c}\ln
        \frac{e^{-(d(\mu_c,\phi_i)+\varepsilon_c)/T}}{\sum_j e^{-(d(\mu_c,\phi_j)+\varepsilon_c 1[y_j=c])/T}}
 
-    averaged over the classes present; the softmax runs over samples, not over classes. :math:`d` is Euclidean.
+    averaged over the classes present; the softmax runs over samples, not over classes. :math:`d` is the Euclidean distance, not
+    its square: the authors' code takes it so, and the radius stands for the triangle inequality
+    :math:`|d(\mu,\phi) - d(\hat\mu,\phi)| \le \varepsilon`, which squares do not obey.
 
     Args:
         epsilon: :math:`(K,)` radii; 0 gives the plain contrast.
+        form: ``"dro_lt"`` as above. ``"elm"`` is what the ELM paper writes for the same method, eq. (5): squared distances, and
+            the average over samples instead of classes.
     Shape:
         features :math:`(N, d)`, target :math:`(N,)`, centroids :math:`(K, d)`; returns a scalar, 0 for a single sample.
     Example:
         >>> robust_centroid_contrast(torch.ones(1, 2), torch.tensor([0]), torch.zeros(3, 2), torch.ones(3))
         tensor(0.)
 
-    Reference: Samuel & Chechik, *Distributional robustness loss for long-tail learning*, ICCV 2021, arXiv:2104.03066.
+    Reference: Samuel & Chechik, *Distributional robustness loss for long-tail learning*, ICCV 2021, arXiv:2104.03066;
+    github.com/dvirsamuel/DRO-LT.
     """
     same = (target[:, None] == target[None]).to(features.dtype)
     own = centroids.detach().to(features.dtype)[target]
-    distance = (squared_distances(own, features) + 1e-12).sqrt()
+    distance = squared_distances(own, features)
+    if form == "dro_lt":
+        distance = (distance + 1e-12).sqrt()
     scores = -(distance + epsilon.to(features.dtype)[target][:, None] * same) / temperature
     losses = scores.logsumexp(1) - scores.diagonal()
+    if form == "elm":
+        return losses.mean()
     share = 1 / same.sum(1)  # of its class; these sum to the number of classes present
     return (losses * share).sum() / share.sum()
 
@@ -299,13 +189,15 @@ class DROLTLoss(ClassLoss):
     .. math:: L = \mathrm{CE} + w\,\tfrac1{|C|}\sum_{c\in C} L_c
 
     The centroid of a rare class is uncertain, so its samples must be the closest even if it lies :math:`\varepsilon_c` further
-    away. One-stage form: centroids are running means, or means of a pass over the training data before each epoch.
+    away. One-stage form: centroids are running means, or means of a pass over the training data before each epoch. Distances
+    are not squared, as in the authors' code; the ELM paper compares with a form that squares them, ``form="elm"``.
 
     When to use: long-tailed data with weak features in the tail. What MR²'s tables call DRL.
     Expect: on balanced data a small change; on long tails little in one stage: the published gains come with
     ``stage=three_stage``.
     Pitfalls: samples of one class compete with each other, so classes can even widen; the radii are parameters and must be in
-    the optimiser; the published figures use three stages (pre-train, features with a balanced sampler, classifier).
+    the optimiser; the published figures use three stages (pre-train, features with a balanced sampler, classifier), where the
+    authors' code has ``weight=1``, centroids of a pass before each epoch, and weight decay on the radii.
 
     Args:
         num_features: Feature dimension.
@@ -315,6 +207,8 @@ class DROLTLoss(ClassLoss):
         rule: ``"learned"`` radii, or ``"count"``: :math:`\varepsilon_c \propto 1/\sqrt{n_c}`, needs ``class_counts``.
         centroids: ``"running"`` means with ``decay``, or of a pass before each ``"epoch"``.
         decay: Share of the old centroid kept when a class appears.
+        form: ``"dro_lt"``, as in the authors' code; ``"elm"``, eq. (5) of the ELM paper, which calls this one-stage DRO-LT with
+            ``rule="count"``: squared distances, averaged over samples instead of classes.
     Reference: Samuel & Chechik, ICCV 2021.
     """
 
@@ -331,10 +225,13 @@ class DROLTLoss(ClassLoss):
         rule: EpsilonRule = "learned",
         centroids: Centroids = "running",
         decay: float = 0.9,
+        form: RobustForm = "dro_lt",
         class_counts: Sequence[float] | Tensor | None = None,
     ) -> None:
         super().__init__(num_classes, class_counts=class_counts)
         self.weight = number("weight", weight, low=0.0)
+        one_of("form", form, get_args(RobustForm))
+        self.form: RobustForm = form
         self.temperature = number("temperature", temperature, low=0.0, open_low=True)
         self.decay = number("decay", decay, low=0.0, high=1.0)
         one_of("rule", rule, get_args(EpsilonRule))
@@ -372,7 +269,7 @@ class DROLTLoss(ClassLoss):
             self.centroids.update(features, labels, step=self.step)
         rows, labels = gathered(features, labels, self.training)
         contrast = robust_centroid_contrast(
-            rows, labels, self.centroids.mean, self.epsilon, temperature=self.temperature
+            rows, labels, self.centroids.mean, self.epsilon, temperature=self.temperature, form=self.form
         )
         classification = mean_cross_entropy(logits, target)
         self.last = {"classification": classification.detach(), "contrast": contrast.detach()}
@@ -384,13 +281,3 @@ class DROLTLoss(ClassLoss):
 def _embed(project: nn.Module, rows: Tensor) -> Tensor:
     """Rows projected onto the unit sphere, in the precision of the projection."""
     return F.normalize(project(rows.to(next(project.parameters()).dtype)), dim=1)
-
-
-def _check_views(logits: Tensor, views: int) -> int:
-    """Samples in a view-major batch."""
-    if logits.shape[0] % views:
-        raise InputError(
-            f"a loss with views={views} needs the rows of all views one after the other, got {logits.shape[0]} rows, "
-            f"which {views} does not divide; concatenate the views or build the loss with views=1"
-        )
-    return logits.shape[0] // views

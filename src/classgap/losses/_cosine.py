@@ -95,9 +95,17 @@ class CosineLoss(ClassLoss):
 
     s: float
 
+    @property
+    def cosine_scale(self) -> float:
+        return self.s
+
     def target_cosine(self, cosine: Tensor, target: Tensor) -> Tensor:
         """What the cosine of each sample with its own class becomes."""
         raise NotImplementedError(f"{type(self).__name__} must implement target_cosine")
+
+    def margin_logits(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Scaled cosines with the changed one in the target's place."""
+        return self.s * replace_at(logits, target, self.target_cosine(of_target(logits, target), target))
 
     def per_sample(
         self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
@@ -331,8 +339,17 @@ class LDAMLoss(CosineLoss):
         """Without the cosine head in the ``"delta"`` form."""
         return self.method.needs - {"cosine_head"} if self.form == "delta" else self.method.needs
 
+    @property
+    def cosine_scale(self) -> float:
+        return 1.0 if self.form == "delta" else self.s
+
     def target_cosine(self, cosine: Tensor, target: Tensor) -> Tensor:
         return cosine - self.margins.to(cosine.dtype)[target]
+
+    def margin_logits(self, logits: Tensor, target: Tensor) -> Tensor:
+        if self.form == "cosine":
+            return super().margin_logits(logits, target)
+        return replace_at(logits, target, self.target_cosine(of_target(logits, target), target))
 
     def per_sample(
         self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from classgap._checks import InputError, number, one_of
 from classgap.losses._cosine import add_angle, cosine_margin_ce, of_target
+from classgap.losses._margin import replace_at
 from classgap.losses._weights import ClassWeightedLoss, WeightNorm
 from classgap.registry import Choice, Float, method
 
@@ -160,19 +161,30 @@ class DBMLoss(ClassWeightedLoss):
             )
         self.register_buffer("margins", margins.float(), persistent=False)
 
+    @property
+    def cosine_scale(self) -> float:
+        return self.s
+
     def class_weights(self, epoch: int | None) -> Tensor | None:
         return self.balanced_weights if self.variant == "cb" else None
+
+    def margin_logits(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Scaled cosines with the margin at the true class, without the log-prior of the ``"bs"`` variant."""
+        return self.s * replace_at(logits, target, self._target_cosine(logits, target))
 
     def unweighted(
         self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
     ) -> Tensor:
-        changed = dbm_cosine(
-            logits,
+        offset = self.log_prior if self.variant == "bs" else None
+        changed = self._target_cosine(logits, target)
+        return cosine_margin_ce(logits, target, changed, s=self.s, offset=offset, reduction="none")
+
+    def _target_cosine(self, cosines: Tensor, target: Tensor) -> Tensor:
+        return dbm_cosine(
+            cosines,
             target,
             self.margins,
             instance=self.instance,
             monotone=self.monotone,
             detach_difficulty=self.detach_difficulty,
         )
-        offset = self.log_prior if self.variant == "bs" else None
-        return cosine_margin_ce(logits, target, changed, s=self.s, offset=offset, reduction="none")

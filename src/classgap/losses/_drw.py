@@ -82,6 +82,10 @@ class DRWLoss(ClassWeightedLoss):
         """Its own and the base's."""
         return self.method.needs | self.base.needs if hasattr(self, "base") else self.method.needs
 
+    @property
+    def cosine_scale(self) -> float:
+        return self.base.cosine_scale
+
     def class_weights(self, epoch: int | None) -> Tensor | None:
         return self.balanced_weights if epoch is not None and epoch >= self.start_at else None
 
@@ -89,6 +93,9 @@ class DRWLoss(ClassWeightedLoss):
         self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
     ) -> Tensor:
         return self.base.per_sample(logits, target, features, index, epoch)
+
+    def margin_logits(self, logits: Tensor, target: Tensor) -> Tensor:
+        return self.base.margin_logits(logits, target)
 
     # Whatever the base does around a step it does here too.
     @contextlib.contextmanager

@@ -18,13 +18,16 @@ from classgap.registry import Choice, Float, Int, method
 from classgap.stats import gather_rows
 
 HardForm = Literal["restrict", "zero"]
+_FLOOR = 1e-9  # in the logarithms of the released distillation
 
 
-def mutual_distillation(logits: Tensor) -> Tensor:
+def mutual_distillation(logits: Tensor, *, floor: float = 0.0) -> Tensor:
     r"""How much experts disagree, for each sample.
 
     .. math:: \frac1{M-1}\sum_{i\ne j}\mathrm{KL}(p_j\,\|\,p_i)
 
+    Args:
+        floor: Added to :math:`p_i` inside the logarithm; the release of NCL has ``1e-9``, which bounds the disagreement.
     Shape:
         logits :math:`(N, M, K)`; returns :math:`(N,)`, 0 for a single expert.
     Example:
@@ -34,9 +37,10 @@ def mutual_distillation(logits: Tensor) -> Tensor:
     experts = logits.shape[1]
     log_p = F.log_softmax(logits, 2)
     p = log_p.exp()
+    log_q = (p + floor).log() if floor else log_p
     own = (p * log_p).sum((1, 2)) * (experts - 1)
     # Σ_{i≠j} Σ_k p_j ln p_i: all pairs minus the diagonal.
-    cross = (p.sum(1) * log_p.sum(1)).sum(1) - (p * log_p).sum((1, 2))
+    cross = (p.sum(1) * log_q.sum(1)).sum(1) - (p * log_q).sum((1, 2))
     return (own - cross) / max(1, experts - 1)
 
 
@@ -66,7 +70,8 @@ class NCLLoss(CompositeLoss):
        + \lambda\,[\mathrm{D}(z) + \mathrm{D}_{\mathrm{hard}}(z)]
 
     BS is the balanced softmax, :math:`D` the mutual distillation of the balanced predictions, and the hard part restricts
-    both to the true class and the :math:`H - 1` classes the first expert takes for it.
+    both to the true class and the :math:`H - 1` classes the first expert takes for it. A margin of the base is in the logits
+    of all four terms.
 
     When to use: long-tailed data where several networks can be trained; test scores are the mean of the experts.
     Expect: on balanced data mostly what averaging several networks gives, so compare with an ensemble; on long tails
@@ -77,9 +82,12 @@ class NCLLoss(CompositeLoss):
     Args:
         lam: Weight of the distillation.
         hard_share: :math:`H` as a share of the classes.
-        hard_form: ``"restrict"`` removes other classes, as in the paper; ``"zero"`` sets their logits to 0, as in the release.
-        experts: :math:`M`.
-        base: What an expert learns alone; ``base="dbm", base_params={"variant": "bs"}`` is DBM-NCL (with cosine heads).
+        hard_form: ``"restrict"`` removes other classes, as in the paper. ``"zero"`` computes what the release does: logit plus
+            log count, set to 0 for the other classes, so that they stay in the softmax; and 1e-9 is added to probabilities
+            inside the logarithms of both distillations.
+        experts: Number of experts :math:`M`.
+        base: What an expert learns alone. Its :meth:`~ClassLoss.margin_logits` enter the three other terms as well:
+            ``base="dbm", base_params={"variant": "bs"}`` is DBM-NCL (with cosine heads).
         base_params: Its parameters.
     Shape:
         logits :math:`(N, M, K)`, target :math:`(N,)` or :math:`(N, K)`.
@@ -113,27 +121,28 @@ class NCLLoss(CompositeLoss):
             self.base(logits[:, m], target, None if features is None else features[:, m], index, epoch)
             for m in range(self.experts)
         ]
-        together = super().compute(self.base_scale * logits, target, features, index, epoch)
+        together = super().compute(logits, target, features, index, epoch)
         return torch.stack(alone).sum() + together
 
     def per_sample(
         self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
     ) -> Tensor:
         """All but the experts' own classification over all classes."""
-        assert self.log_prior is not None
         assert self.class_counts is not None
-        prior = self.log_prior.to(logits.dtype)
         chosen = hard_categories(logits, target, self.hard_size)
+        margins = [self.base.margin_logits(logits[:, m], target) for m in range(self.experts)]
+        # Log counts, not log priors: beside them the zeros of the "zero" form are small. Softmax sees no difference.
+        balanced = torch.stack(margins, 1) + self.class_counts.to(logits.dtype).log()
         if self.hard_form == "restrict":
-            spread = chosen[:, None].expand(-1, self.experts, -1)
-            hard, hard_target = logits.gather(2, spread) + prior[chosen][:, None], torch.zeros_like(target)
+            hard = balanced.gather(2, chosen[:, None].expand(-1, self.experts, -1))
+            hard_target, floor = torch.zeros_like(target), 0.0
         else:
-            kept = torch.zeros_like(logits[:, 0]).scatter(1, chosen, 1.0)
-            # With log counts, not log priors, the zeros of excluded classes are small beside the others.
-            hard, hard_target = logits * kept[:, None] + self.class_counts.to(logits.dtype).log(), target
+            hard = balanced * torch.zeros_like(logits[:, 0]).scatter(1, chosen, 1.0)[:, None]
+            hard_target, floor = target, _FLOOR
         labels = hard_target[:, None].expand(-1, self.experts)
         among_hard = F.cross_entropy(hard.transpose(1, 2), labels, reduction="none").sum(1)
-        return among_hard + self.lam * (mutual_distillation(logits + prior) + mutual_distillation(hard))
+        disagreement = mutual_distillation(balanced, floor=floor) + mutual_distillation(hard, floor=floor)
+        return among_hard + self.lam * disagreement
 
     def scores(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
         """Those of the mean expert."""

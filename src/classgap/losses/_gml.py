@@ -112,7 +112,7 @@ class KeyQueue(nn.Module):
     kind="loss",
     family="contrast",
     paper="arXiv:2305.01160",
-    needs=("features", "cosine_head", "index", "class_counts", "teacher"),
+    needs=("features", "encoder_features", "cosine_head", "index", "class_counts", "teacher"),
     space={
         "alpha": Float(0.1, 4.0, default=1.0, log=True),
         "beta": Float(0.1, 4.0, default=1.0, log=True),
@@ -143,7 +143,7 @@ class GMLLoss(CompositeLoss):
         teacher_features: Feature dimension of the teacher; the student's by default.
         alpha: Weight of the distillation at temperature 4.
         beta: Weight of the contrast.
-        scale: Of the cosines, in the student and in a teacher with a cosine head.
+        scale: Of the cosines, in the student and in a teacher with a cosine head that has no scale of its own.
         temperature: First value of :math:`T`, which is learned.
         projection_dim: Output width of the projections.
         slots: Size of the queue.
@@ -232,8 +232,7 @@ class GMLLoss(CompositeLoss):
                 lesson[1][:0],
             )  # keys are stored once; the second SAM pass may still read the logits
         prior = self.log_prior.to(logits.dtype)
-        own_scale = "cosine_head" in self.base.needs  # then the base multiplies cosines itself
-        classification: Tensor = self.base(logits if own_scale else self.scale * logits, target, features, index, epoch)
+        classification: Tensor = self.base(self._for_base(logits), target, features, index, epoch)
         contrast, tempered = self._contrasts(features, labels, index, prior)
         loss = classification + self.beta * (contrast + tempered).to(logits.dtype)
         if lesson is not None:
@@ -259,11 +258,24 @@ class GMLLoss(CompositeLoss):
 
     def _distillation(self, logits: Tensor, teacher_logits: Tensor, temperature: float = 4.0) -> Tensor:
         head = getattr(self._teacher[0], "head", None)
-        teacher_scale = self.scale if isinstance(head, CosineHead) else 1.0
+        raw = isinstance(head, CosineHead) and head.scale is None
+        teacher_scale = self.scale if raw else 1.0
         taught = F.log_softmax(teacher_logits * (teacher_scale / temperature), 1)
         learned = F.log_softmax(logits * (self.scale / temperature), 1)
         divergence = (taught.exp() * (taught - learned)).sum()
         return divergence * temperature**2 / max(1, len(logits))
+
+    @property
+    def cosine_scale(self) -> float:
+        return self.base.cosine_scale if "cosine_head" in self.base.needs else self.scale
+
+    def scores(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
+        """The base's."""
+        return self.base.scores(self._for_base(logits), features)
+
+    def _for_base(self, cosines: Tensor) -> Tensor:
+        """What the base is called with: cosines if it works on them, else plain logits."""
+        return cosines if "cosine_head" in self.base.needs else self.scale * cosines
 
     def _current_lesson(self, logits: Tensor) -> tuple[Tensor, Tensor] | None:
         """The teacher's output for this batch; evaluation does without."""

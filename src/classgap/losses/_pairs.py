@@ -24,8 +24,9 @@ def within_class_pull(
     target: Tensor,
     slack: Tensor | Array,
     *,
-    scale: Tensor | float = 1.0,
+    scale: float = 1.0,
     pair: PairMode = "sum",
+    centred: float = 0.0,
     weight: Tensor | Array | None = None,
     anchors: tuple[int, int] | None = None,
     index: Tensor | None = None,
@@ -37,9 +38,11 @@ def within_class_pull(
 
     Args:
         slack: :math:`m`, a scalar or one value for each row (the same within a class); not differentiated.
-        scale: :math:`c`, differentiated where a tensor; 1 in the papers.
+        scale: :math:`c`; 1 in the papers.
         pair: ``"sum"`` over partners as in the papers; ``"mean"`` over partners, independent of the batch size; ``"pairwise"``
             averages one softplus for each partner, an unbiased estimate for every batch size.
+        centred: Share of :math:`\ln(1 + m_i)`, the value for :math:`m_i` partners that all lie at the slack, which is
+            subtracted; with ``pair="sum"`` only. It has no gradient.
         weight: Of each anchor; not differentiated. If given, the weighted sum over the anchors is returned.
         anchors: Range of rows that get a loss; the others only serve as partners (memory, other ranks). Default: all rows.
         index: Data-set position of each row; two rows of the same sample form no pair.
@@ -53,13 +56,12 @@ def within_class_pull(
     """
     start, stop = anchors or (0, features.shape[0])
     if torch.compiler.is_compiling():
-        scale = torch.as_tensor(scale, dtype=features.dtype, device=features.device)
-        losses = torch.ops.classgap.pull(features, scale, target, slack, weight, index, pair, start, stop)
+        losses = torch.ops.classgap.pull(features, target, slack, weight, index, scale, pair, centred, start, stop)
         return cast("Tensor", losses)
     if pairs is None:
         pairs = class_pairs(features.detach(), target)
     pairs = _select(pairs, index, start, stop, features.shape[0])
-    return cast("Tensor", _Pull.apply(features, scale, slack, weight, pairs, pair, start, stop))
+    return cast("Tensor", _Pull.apply(features, slack, weight, pairs, scale, pair, centred, start, stop))
 
 
 def _select(pairs: ClassPairs, index: Tensor | None, start: int, stop: int, rows: int) -> ClassPairs:
@@ -74,13 +76,15 @@ def _select(pairs: ClassPairs, index: Tensor | None, start: int, stop: int, rows
     return ClassPairs(pairs.runs, first[wanted], second[wanted], pairs.squared_distance[wanted], None)
 
 
-def _losses_and_slopes(excess: Array, first: Array, second: Array, rows: int, pair: str) -> tuple[Array, Array]:
+def _losses_and_slopes(
+    excess: Array, first: Array, second: Array, rows: int, pair: str, centred: float
+) -> tuple[Array, Array]:
     """Loss of each row, and its slope in the excess of each pair: first members, then second members."""
     xp = library(excess)
     member = xp.concatenate((first, second))
     excess = xp.concatenate((excess, excess))
-    if pair != "sum":
-        partners = xp.bincount(member, None, rows)[member]
+    number = xp.bincount(member, None, rows) if pair != "sum" or centred else None
+    partners = None if number is None else number[member]
     if pair == "pairwise":
         tail = xp.exp(-abs(excess))  # softplus and sigmoid without overflow
         softplus, sigmoid = xp.log1p(tail) + excess * (excess > 0), xp.where(excess > 0, 1.0, tail) / (1 + tail)
@@ -91,48 +95,43 @@ def _losses_and_slopes(excess: Array, first: Array, second: Array, rows: int, pa
     peak = largest(excess, member, rows)
     terms = xp.exp(excess - peak[member])
     total = xp.exp(-peak) + xp.bincount(member, terms, rows)
-    return peak + xp.log(total), terms / total[member]
+    losses = peak + xp.log(total)
+    if centred:
+        losses = losses - centred * xp.log1p(number)
+    return losses, terms / total[member]
 
 
 def _pull_forward(
-    scale: Tensor | float,
     slack: Array,
     weight: Array | None,
     pairs: ClassPairs,
     features: Tensor,
+    scale: float,
     pair: str,
+    centred: float,
     start: int,
     stop: int,
 ) -> tuple[Tensor, Array]:
     """Losses of the anchors, or their weighted sum; and slopes."""
-    scale, slack, weight = _arrays(scale, slack, weight)
+    slack, weight = _arrays(slack, weight)
     excess = pairs.squared_distance * scale - (slack[pairs.first] if slack.ndim else slack)
-    losses, slopes = _losses_and_slopes(excess, pairs.first, pairs.second, features.shape[0], pair)
+    losses, slopes = _losses_and_slopes(excess, pairs.first, pairs.second, features.shape[0], pair, centred)
     losses = losses[start:stop]
     return as_tensor(losses if weight is None else (losses * weight).sum(), features), slopes
 
 
 def _pull_backward(
-    grad: Tensor,
-    features: Tensor,
-    scale: Tensor | float,
-    weight: Array | None,
-    pairs: ClassPairs,
-    slopes: Array,
-    start: int,
-) -> tuple[Tensor, Tensor | None]:
+    grad: Tensor, features: Tensor, weight: Array | None, pairs: ClassPairs, slopes: Array, scale: float, start: int
+) -> Tensor:
     first, second, half = pairs.first, pairs.second, len(pairs.first)
-    rate, weight, per_row = _arrays(scale, weight, grad)
+    weight, per_row = _arrays(weight, grad)
     if weight is not None:
         per_row = per_row * weight
     if len(per_row) != features.shape[0]:  # the other rows are only partners
         anchors, per_row = per_row, library(per_row).zeros_like(as_array(features[:, 0]))
         per_row[start : start + len(anchors)] = anchors
     by_excess = slopes[:half] * per_row[first] + slopes[half:] * per_row[second]
-    by_features = add_along_pairs(features, first, second, 2 * rate * by_excess, pairs.difference)
-    if not isinstance(scale, Tensor):
-        return by_features, None
-    return by_features, as_tensor((by_excess * pairs.squared_distance).sum(), scale)
+    return add_along_pairs(features, first, second, 2 * scale * by_excess, pairs.difference)
 
 
 def _arrays(*values: Any) -> list[Any]:
@@ -144,81 +143,81 @@ class _Pull(torch.autograd.Function):
     def forward(
         ctx: Any,
         features: Tensor,
-        scale: Tensor | float,
         slack: Array,
         weight: Array | None,
         pairs: ClassPairs,
+        scale: float,
         pair: str,
+        centred: float,
         start: int,
         stop: int,
     ) -> Tensor:
-        losses, slopes = _pull_forward(scale, slack, weight, pairs, features, pair, start, stop)
+        losses, slopes = _pull_forward(slack, weight, pairs, features, scale, pair, centred, start, stop)
         ctx.save_for_backward(features)
-        ctx.rest = (scale.detach() if isinstance(scale, Tensor) else scale, weight, pairs, slopes, start)
+        ctx.rest = (weight, pairs, slopes, scale, start)
         return losses
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return *_pull_backward(grad, *ctx.saved_tensors, *ctx.rest), *[None] * 6
+        return _pull_backward(grad, *ctx.saved_tensors, *ctx.rest), *[None] * 8
 
 
 # The number of pairs depends on the labels, which torch.compile cannot follow: it sees two opaque operations instead.
 @torch.library.custom_op("classgap::pull", mutates_args=())
 def _pull_op(
     features: Tensor,
-    scale: Tensor,
     target: Tensor,
     slack: Tensor,
     weight: Tensor | None,
     index: Tensor | None,
+    scale: float,
     pair: str,
+    centred: float,
     start: int,
     stop: int,
 ) -> Tensor:
     pairs = _select(class_pairs(features, target), index, start, stop, features.shape[0])
-    return _pull_forward(scale, slack, weight, pairs, features, pair, start, stop)[0]
+    return _pull_forward(slack, weight, pairs, features, scale, pair, centred, start, stop)[0]
 
 
 @torch.library.custom_op("classgap::pull_backward", mutates_args=())
 def _pull_backward_op(
     grad: Tensor,
     features: Tensor,
-    scale: Tensor,
     target: Tensor,
     slack: Tensor,
     weight: Tensor | None,
     index: Tensor | None,
+    scale: float,
     pair: str,
     start: int,
     stop: int,
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     pairs = _select(class_pairs(features, target), index, start, stop, features.shape[0])
-    _, slopes = _pull_forward(scale, slack, weight, pairs, features, pair, start, stop)
-    by_features, by_scale = _pull_backward(grad, features, scale, weight, pairs, slopes, start)
-    assert by_scale is not None
-    return by_features, by_scale
+    _, slopes = _pull_forward(slack, weight, pairs, features, scale, pair, 0.0, start, stop)
+    return _pull_backward(grad, features, weight, pairs, slopes, scale, start)
 
 
 @_pull_op.register_fake
-def _(features: Tensor, scale: Tensor, target: Tensor, slack: Tensor, weight: Tensor | None, *args: Any) -> Tensor:
+def _(features: Tensor, target: Tensor, slack: Tensor, weight: Tensor | None, *args: Any) -> Tensor:
     start, stop = args[-2:]
     return features.new_empty(stop - start if weight is None else ())
 
 
 @_pull_backward_op.register_fake
-def _(grad: Tensor, features: Tensor, scale: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(features), torch.empty_like(scale)
+def _(grad: Tensor, features: Tensor, *args: Any) -> Tensor:
+    return torch.empty_like(features)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    *tensors, ctx.pair, ctx.start, ctx.stop = inputs
+    *tensors, ctx.scale, ctx.pair, _, ctx.start, ctx.stop = inputs
     ctx.save_for_backward(*tensors)
 
 
 def _op_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    gradients = torch.ops.classgap.pull_backward(grad, *ctx.saved_tensors, ctx.pair, ctx.start, ctx.stop)
-    return (*gradients, *[None] * 7)
+    gradient = torch.ops.classgap.pull_backward(grad, *ctx.saved_tensors, ctx.scale, ctx.pair, ctx.start, ctx.stop)
+    return (gradient, *[None] * 9)
 
 
 _pull_op.register_autograd(_op_backward, setup_context=_setup_context)

@@ -65,7 +65,13 @@ class Partners(NamedTuple):
 
 
 def collect_partners(
-    features: Tensor, labels: Tensor, index: Tensor | None, *, gather: bool, queue: FeatureQueue | None, remember: bool
+    features: Tensor,
+    labels: Tensor,
+    index: Tensor | None,
+    *,
+    gather: bool,
+    queue: FeatureQueue | None = None,
+    remember: bool = False,
 ) -> Partners:
     """Rows of all ranks, with gradients, if ``gather``; then what ``queue`` holds of the classes in the batch.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -49,6 +51,29 @@ def check_num_features(num_features: int, method: str) -> int:
 def projection(num_features: int, width: int) -> nn.Sequential:
     """Two layers that map features into the space where they are compared."""
     return nn.Sequential(nn.Linear(num_features, num_features), nn.ReLU(), nn.Linear(num_features, width))
+
+
+def check_views(logits: Tensor, views: int) -> int:
+    """Samples in a view-major batch."""
+    if logits.shape[0] % views:
+        raise InputError(
+            f"a loss with views={views} needs the rows of all views one after the other, got {logits.shape[0]} rows, "
+            f"which {views} does not divide; concatenate the views or build the loss with views=1"
+        )
+    return logits.shape[0] // views
+
+
+class ModuleReference:
+    """A module that belongs to the model: no part of the parameters and the state of the loss that refers to it.
+
+    A deep copy of the loss refers to the same module, and a deep copy of model and loss together to the copied module.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ModuleReference:
+        return ModuleReference(memo.get(id(self.module), self.module))
 
 
 class ClassMeans(nn.Module):

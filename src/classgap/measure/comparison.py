@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from classgap.measure.classwise import Float64s
 from classgap.measure.metrics import label
 from classgap.measure.report import HEADLINES, SCHEMA_VERSION, AuditReport, Estimate
+from classgap.measure.views import notebook
 from classgap.measure.views.plain import (
     columns_frame,
     deviation,
@@ -90,6 +91,12 @@ class Comparison:
     verdict: Verdict
     method: str
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return notebook.comparison_line(self)
+
+    def _repr_html_(self) -> str:
+        return notebook.comparison_html(self)
 
     @property
     def num_classes(self) -> int:

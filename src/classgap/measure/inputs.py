@@ -126,7 +126,12 @@ def read_head(head: Head, num_classes: int, width: int | None) -> tuple[NDArray[
         raise InputError("head needs features of shape (n, d) beside it; pass both or neither")
     weight, bias = head, None
     if hasattr(head, "weight"):
-        weight, bias = head.weight, getattr(head, "bias", None)
+        if not hasattr(head, "bias"):
+            raise InputError(
+                f"head must be a linear layer with weight and bias, got {type(head).__name__}; of a classgap CosineHead pass "
+                "head.as_linear(), and features of unit length"
+            )
+        weight, bias = head.weight, head.bias
     elif isinstance(head, (tuple, list)) and len(head) == 2 and np.ndim(_checks.as_numpy(head[0])) == 2:
         weight, bias = head
     matrix = _checks.as_numpy(weight)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from classgap.measure.confusion import Confusion
 from classgap.measure.groups import RANKINGS
 from classgap.measure.metrics import label
+from classgap.measure.views import notebook
 from classgap.measure.views.plain import (
     columns_frame,
     escape,
@@ -127,6 +128,12 @@ class AuditReport:
     diagnoses: tuple[Diagnosis, ...] = ()
     samples: Samples | None = None
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return notebook.audit_line(self)
+
+    def _repr_html_(self) -> str:
+        return notebook.audit_html(self)
 
     @property
     def num_classes(self) -> int:

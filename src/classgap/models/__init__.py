@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from classgap.models.build import KNOWN, build_model
+from classgap.models.build import KNOWN, build_model, put_head
 from classgap.models.causal import CausalNormHead
 from classgap.models.experts import Experts
 
-__all__ = ["KNOWN", "CausalNormHead", "Experts", "build_model"]
+__all__ = ["KNOWN", "CausalNormHead", "Experts", "build_model", "put_head"]

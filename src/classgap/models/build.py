@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import itertools
 import re
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, get_args
 
 from torch import nn
 
 from classgap._checks import InputError, did_you_mean, one_of
-from classgap.heads import CosineHead, find_head, replace_head
+from classgap.heads import CosineHead, HeadScale, find_head, replace_head
 from classgap.models import cifar
+from classgap.models.causal import CausalNormHead
 
 Shape = tuple[int, ...]
-Head = Literal["linear", "cosine"]
+Head = Literal["linear", "cosine", "causal"]
 
 KNOWN = (
     *(f"resnet{depth}" for depth in (20, 32, 44, 56)),
@@ -30,7 +32,14 @@ KNOWN = (
 
 
 def build_model(
-    name: str, num_classes: int, in_shape: Shape, head: Head = "linear", *, pretrained: bool = False
+    name: str,
+    num_classes: int,
+    in_shape: Shape,
+    head: Head = "linear",
+    *,
+    head_params: Mapping[str, Any] | None = None,
+    head_scale: HeadScale | None = None,
+    pretrained: bool = False,
 ) -> nn.Module:
     """The classifier called ``name`` for inputs of ``in_shape``, with random weights unless ``pretrained``.
 
@@ -38,14 +47,17 @@ def build_model(
         name: ``resnet20|32|44|56``, ``preact20|32``, ``wrn-DEPTH-WIDTH``, ``mlp-WIDTH[-WIDTH…]`` (``mlp`` is
             ``mlp-256``), ``linear``, or ``timm:NAME`` / ``torchvision:NAME``.
         in_shape: ``(channels, height, width)`` of images or ``(d,)`` of feature vectors.
-        head: ``"cosine"`` puts a :class:`~classgap.heads.CosineHead` in place of the last linear layer.
+        head: ``"cosine"`` puts a :class:`~classgap.heads.CosineHead` in place of the last linear layer, ``"causal"`` a
+            :class:`~classgap.models.CausalNormHead`.
+        head_params: Parameters of a causal head.
+        head_scale: Scale of a cosine head, see there; ``None`` for raw cosines.
         pretrained: Published weights, for ``timm:`` and ``torchvision:`` models only (downloads them).
     Example:
         >>> model = build_model("resnet20", 10, (3, 32, 32))
         >>> sum(p.numel() for p in model.parameters())
         269722
     """
-    one_of("head", head, ("linear", "cosine"))
+    one_of("head", head, get_args(Head))
     library, _, foreign = name.partition(":")
     if foreign:
         one_of("model library", library, _LIBRARIES)
@@ -54,11 +66,35 @@ def build_model(
         raise InputError(f"model {name!r} has no published weights; pretrained needs a timm: or torchvision: model")
     else:
         model = _own(name, num_classes, in_shape)
-    if head == "cosine":
-        inputs = find_head(model)[1].in_features
-        assert isinstance(inputs, int)
-        replace_head(model, CosineHead(inputs, num_classes))
+    put_head(model, head, head_params or {}, scale=head_scale)
     return model
+
+
+def put_head(model: nn.Module, head: str, params: Mapping[str, Any], *, scale: HeadScale | None = None) -> None:
+    """Put a new head of this kind where the model's last linear layer is; ``"linear"`` leaves that layer as it is.
+
+    Args:
+        params: Parameters of a causal head; the other heads have none.
+        scale: Scale of a cosine head.
+    """
+    one_of("head", head, get_args(Head))
+    signature = inspect.signature(CausalNormHead).parameters if head == "causal" else {}
+    known = [name for name, p in signature.items() if p.kind is p.KEYWORD_ONLY]
+    for name in params:
+        if not known:
+            raise InputError(
+                f"a {head} head has no parameter {name!r}, it has none at all; leave out model.head.{name}"
+            )
+        if name not in known:
+            raise InputError(did_you_mean(name, known, what=f"parameter of a {head} head"))
+    if scale is not None and head != "cosine":
+        raise InputError(f"head_scale={scale!r} is the scale of a cosine head; pass head='cosine', or no head_scale")
+    if head == "linear":
+        return
+    old: Any = find_head(model)[1]
+    inputs, outputs = old.in_features, old.out_features
+    new = CausalNormHead(inputs, outputs, **params) if head == "causal" else CosineHead(inputs, outputs, scale=scale)
+    replace_head(model, new)
 
 
 def _own(name: str, num_classes: int, in_shape: Shape) -> nn.Module:

@@ -7,33 +7,40 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from classgap._checks import InputError, number
+from classgap.stats import all_reduce_sum
 
 
 class CausalNormHead(nn.Module):
-    r"""Multi-head normalised classifier with the total direct effect as its prediction.
+    r"""Multi-head normalised classifier whose prediction is the total direct effect.
 
     .. math:: z_k = \frac{\tau}{H}\sum_h \frac{w_k^h}{\|w_k^h\| + \gamma}\cdot \hat x^h, \qquad
        \hat x^h \to \hat x^h - \alpha\cos(\hat x^h, \hat c^h)\,\hat c^h \ \text{in evaluation mode}
 
     The features are cut into :math:`H` parts, each normalised. :math:`c`, the direction into which momentum drove the features
-    (towards frequent classes), is tracked while training and taken out at test time.
+    (towards frequent classes), is tracked while training, :math:`c \leftarrow \mu c + \bar x` with the mean feature of the
+    batch over all processes, and taken out at test time. With ``classgap train`` it is ``model.head=causal``, and
+    ``model.head.alpha=3`` sets a parameter.
 
     When to use: in place of the last linear layer on long-tailed data; any loss on logits goes with it.
     Pitfalls: :math:`c` must be tracked during the very training that is evaluated, so it cannot be added afterwards; tune
-    :math:`\alpha` on validation data (it may be changed after training).
+    :math:`\alpha` on validation data (it may be changed after training). On ImageNet-LT and Places-LT the authors' code raises
+    :math:`\mu` to :math:`1 - 0.1\min(1, 50\,\text{rate})` as the learning rate falls; here it stays, as in their code for CIFAR.
 
     Args:
         in_features: Feature dimension, a multiple of ``heads``.
-        heads: :math:`H`.
+        heads: Number of parts :math:`H`.
         scale: :math:`\tau`.
         gamma: :math:`\gamma`, added to the norm of each class vector.
-        alpha: :math:`\alpha`; 0 predicts with the training logits. About 1.5 for CIFAR, 3 for ImageNet-LT.
-        momentum: Share of the old :math:`c` kept at each step.
+        alpha: Strength :math:`\alpha` of the correction; 0 predicts with the training logits. The authors' configurations have
+            1.0 for CIFAR-10-LT, 1.5 for CIFAR-100-LT and 3.0 for ImageNet-LT and Places-LT.
+        momentum: Share :math:`\mu` of the old :math:`c` kept at each step.
     Shape:
-        input :math:`(N, d)`, output :math:`(N, K)`.
+        input :math:`(N, d)`, output :math:`(N, K)`, at least float32 also under autocast.
     Reference: Tang et al., *Long-tailed classification by keeping the good and removing the bad momentum causal effect*,
-    NeurIPS 2020, arXiv:2009.12991.
+    NeurIPS 2020, arXiv:2009.12991; github.com/KaihuaTang/Long-Tailed-Recognition.pytorch.
     """
+
+    is_head = True  # so that classgap.heads finds it as the last layer
 
     direction: Tensor
 
@@ -49,6 +56,7 @@ class CausalNormHead(nn.Module):
         momentum: float = 0.9,
     ) -> None:
         super().__init__()
+        heads = int(number("heads", heads, low=1))
         if in_features % heads:
             raise InputError(f"in_features must be a multiple of heads={heads}, got {in_features}; choose other heads")
         self.in_features, self.out_features, self.heads = in_features, out_features, heads
@@ -61,17 +69,23 @@ class CausalNormHead(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Logits; while training also follows the mean feature."""
-        if self.training:
-            with torch.no_grad():
-                self.direction.mul_(self.momentum).add_(features.detach().float().mean(0))
-        parts = F.normalize(features.view(-1, self.heads, features.shape[1] // self.heads), dim=2)
-        if not self.training:
-            common = F.normalize(self.direction.view(self.heads, -1), dim=1).to(parts.dtype)
-            cosine = (parts * common).sum(2, keepdim=True)
-            parts = parts - self.alpha * cosine * common
-        rows = self.weight.view(-1, self.heads, parts.shape[2])
-        rows = rows / (rows.norm(dim=2, keepdim=True) + self.gamma)
-        return self.scale / self.heads * torch.einsum("nhd,khd->nk", parts, rows)
+        with torch.autocast(features.device.type, enabled=False):
+            dtype = torch.promote_types(self.weight.dtype, torch.float32)
+            if self.training:
+                self._follow(features)
+            parts = F.normalize(features.to(dtype).view(len(features), self.heads, -1), dim=2)
+            if not self.training:
+                common = F.normalize(self.direction.to(dtype).view(self.heads, -1), dim=1)
+                cosine = (parts * common).sum(2, keepdim=True)
+                parts = parts - self.alpha * cosine * common
+            rows = self.weight.to(dtype).view(-1, self.heads, parts.shape[2])
+            rows = rows / (rows.norm(dim=2, keepdim=True) + self.gamma)
+            return self.scale / self.heads * torch.einsum("nhd,khd->nk", parts, rows)
+
+    @torch.no_grad()
+    def _follow(self, features: Tensor) -> None:
+        total, rows = all_reduce_sum(features.to(self.direction.dtype).sum(0), self.direction.new_tensor(len(features)))
+        self.direction.mul_(self.momentum).add_(total / rows.clamp_min(1))
 
     def extra_repr(self) -> str:
         """Sizes and strength."""

@@ -119,6 +119,12 @@ class PostHocMethod(BaseEstimator):  # type: ignore[misc]
         return new_weight.astype(matrix.dtype), new_bias.astype(matrix.dtype)
 
     def _fold_layer(self, layer: Any) -> Any:
+        if not hasattr(layer, "bias"):
+            raise InputError(
+                f"weight must be a linear layer with weight and bias, or its matrix (K, d), got {type(layer).__name__}. A cosine "
+                "head normalises its rows and has no bias, so it can hold no correction: fold into head.as_linear() and "
+                "serve that behind features of unit length"
+            )
         # torch is reached through the layer only: this half of the package never imports it
         old = layer.weight.detach()
         bias = None if layer.bias is None else layer.bias.detach().double().cpu().numpy()

@@ -127,12 +127,20 @@ def applicable(evidence: Evidence) -> tuple[dict[str, PostHocMethod], dict[str, 
             skipped[declared.name] = "needs features"
         elif declared.name == "tau_norm" and evidence.weight_norms is None:
             skipped[declared.name] = "needs the head's weight"
+        elif declared.name == "tau_norm" and _one_length(evidence):
+            skipped[declared.name] = "the rows of the head are equally long, as in a cosine head"
         elif declared.name == "logit_adjustment" and len(np.unique(evidence.class_counts)) == 1:
             skipped[declared.name] = "the training classes are equally frequent"
         else:
             for settings in _VARIANTS.get(declared.name, ({},)):
                 wanted[_label(declared.name, settings)] = declared.build(**settings)
     return wanted, skipped
+
+
+def _one_length(evidence: Evidence) -> bool:
+    """Whether dividing the rows of the head by their norms changes nothing, and there is no bias to drop."""
+    norms = evidence.weight_norms
+    return evidence.bias is None and norms is not None and bool(np.ptp(norms) <= 1e-4 * norms.max())
 
 
 def _label(name: str, settings: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from classgap.stats.collectives import (
 )
 from classgap.stats.moments import SPREADS, ClassMoments, Spread
 from classgap.stats.pairs import ClassPairs, ClassRuns, add_along_pairs, centred_company, class_pairs, class_runs
-from classgap.stats.sums import class_sums, squared_norms, total_scatter
+from classgap.stats.sums import class_sums, squared_norms
 
 __all__ = [
     "SPREADS",
@@ -26,5 +26,4 @@ __all__ = [
     "gather_with_gradient",
     "is_distributed",
     "squared_norms",
-    "total_scatter",
 ]

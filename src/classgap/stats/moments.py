@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from classgap._checks import InputError, number, one_of
-from classgap.stats.arrays import Array, as_array, as_indices, as_tensor, library
+from classgap.stats.arrays import Array, as_array, as_tensor, library
 from classgap.stats.collectives import gather_rows, is_distributed
-from classgap.stats.pairs import ClassPairs, ClassRuns, centred_company, class_means, class_runs
+from classgap.stats.pairs import ClassPairs, ClassRuns, centred_company, class_runs
 from classgap.stats.sums import squared_norms
 
-Spread = Literal["pooled", "ratio", "moments", "batch"]
+Spread = Literal["pooled", "ratio", "ema"]
 SPREADS: tuple[Spread, ...] = get_args(Spread)
 
 # Columns of the per-class sums; the pooled estimator keeps no scatter of single classes.
@@ -24,7 +23,7 @@ _NORM, _COUNT, _SCATTER, _FREEDOM = range(4)
 class ClassMoments(nn.Module):
     r"""Running per-class :math:`a_k = E\|\phi\|_p^2` and mean within-class spread :math:`\bar s = \frac1K\sum_k\|s_k\|^2`.
 
-    What is kept are decayed sums and counts; quotients are taken when read, so a class not seen yet is nan. A class decays
+    Decayed sums and counts are stored and quotients are taken when read, so a class not seen yet is nan. A class decays
     once for each step in which it appears: rare classes are not forgotten. A step costs :math:`O(N d)` plus the classes it
     touches, and leaves the same state on every rank.
 
@@ -36,17 +35,13 @@ class ClassMoments(nn.Module):
 
             - ``"pooled"``: within-class sum of squares of all classes over its degrees of freedom; for balanced data.
             - ``"ratio"``: the same for each class; a class without two samples in any batch takes the pooled value.
-            - ``"moments"``: decayed mean and centred second moment; works even when a class never has two samples in a
-              batch, but includes the drift of the mean. Keeps :math:`K \times d` numbers and needs ``num_features``.
-            - ``"batch"``: mean squared deviation within the batch, counting singletons as 0, as the authors' release does.
-              Too small by about :math:`1 - 1/b` for :math:`b` samples of a class in the batch; for replication only.
-        num_features: Feature dimension :math:`d`, for ``"moments"``.
+            - ``"ema"``: exponential moving averages of each batch's mean squared norm and mean squared deviation, started by
+              the first batch of a class; what section 3 of the MR² paper describes. A batch with :math:`b` samples of a class
+              gives a deviation that is too small by the factor :math:`1 - 1/b`, and 0 for a single sample.
     """
 
     sums: Tensor
     pooled: Tensor
-    mean: Tensor
-    drift: Tensor
     width: Tensor
 
     def __init__(
@@ -56,15 +51,10 @@ class ClassMoments(nn.Module):
         p: float = 2.0,
         decay: float = 0.9,
         spread: Spread | None = "pooled",
-        num_features: int | None = None,
     ) -> None:
         super().__init__()
         if not (isinstance(p, (int, float)) and p >= 1):
             raise InputError(f"p must be a norm order of at least 1 (or inf), got {p!r}")
-        if spread == "moments" and num_features is None:
-            raise InputError(
-                "spread='moments' keeps a mean for each class and needs num_features, the feature dimension"
-            )
         if spread is not None:
             one_of("spread", spread, SPREADS)
         self.num_classes = num_classes
@@ -73,10 +63,7 @@ class ClassMoments(nn.Module):
         self.spread: Spread | None = spread
         self.register_buffer("sums", torch.zeros(num_classes, 2 if spread in (None, "pooled") else 4))
         self.register_buffer("pooled", torch.zeros(2))
-        moments = num_features is not None and spread == "moments"
-        self.register_buffer("mean", torch.zeros(num_classes, num_features or 0) if moments else None)
-        self.register_buffer("drift", torch.zeros(num_classes, 2) if moments else None)
-        self.register_buffer("width", torch.tensor(num_features or 0))
+        self.register_buffer("width", torch.tensor(0))
         self._width: int | None = None
 
     def forward(self, features: Tensor, target: Tensor) -> None:
@@ -99,7 +86,7 @@ class ClassMoments(nn.Module):
         """
         features = features.detach() if self.spread is None else features.detach().to(self.sums.dtype)
         norms = squared_norms(features, self.p) if norms is None else norms.detach()
-        state = [self.sums, self.pooled] if self.mean is None else [self.sums, self.pooled, self.mean, self.drift]
+        state = [self.sums, self.pooled]
         if torch.compiler.is_compiling():
             torch.ops.classgap.update_moments(state, features, target, norms, self.decay, self.spread)
             return
@@ -120,12 +107,8 @@ class ClassMoments(nn.Module):
         if self.spread in (None, "pooled"):
             return torch.where(count > 0, pooled, torch.nan)
         scatter, freedom = self.sums[:, _SCATTER], self.sums[:, _FREEDOM]
-        if self.spread == "batch":
-            return scatter / freedom
-        if self.spread == "moments":
-            # Decayed weights w with Σw = count and Σw² = drift[1]: 1 − Σw²/(Σw)² corrects a weighted variance.
-            correction = 1 - self.drift[:, 1] / count.square()
-            return torch.where(correction > 1e-6, (scatter + self.drift[:, 0]) / count / correction, torch.nan)
+        if self.spread == "ema":
+            return torch.where(count > 0, scatter, torch.nan)
         return torch.where(count > 0, torch.where(freedom > 0, scatter / freedom, pooled), torch.nan)
 
     @property
@@ -170,55 +153,44 @@ def update_moments(
         features = features if spread is None else gather_rows(features)
     if runs is None:
         runs = class_runs(target) if pairs is None else pairs.runs
-    (sums, pooled), means = (as_array(part) for part in state[:2]), state[2:]
-    touched = sums[runs.classes] * decay
-    touched[:, _NORM] += library(sums).bincount(runs.slot, as_array(norms), len(runs.classes))
-    touched[:, _COUNT] += runs.size
-    if spread is not None:
-        scatter, freedom = _scatter(sums, means, features, runs, pairs, decay)
-        if spread == "batch":  # every appearance counts once, whatever its number of samples
-            scatter, freedom = scatter / runs.size, runs.size // runs.size
-        if spread != "pooled":
-            touched[:, _SCATTER] += scatter
-            touched[:, _FREEDOM] += freedom
+    sums, pooled = (as_array(part) for part in state)
+    total = library(sums).bincount(runs.slot, as_array(norms), len(runs.classes))
+    scatter = None if spread is None else _scatter(features, runs, pairs)
+    if spread == "ema":
+        touched = _moving_averages(sums[runs.classes], total / runs.size, scatter / runs.size, decay)
+    else:
+        touched = sums[runs.classes] * decay
+        touched[:, _NORM] += total
+        touched[:, _COUNT] += runs.size
+    if spread == "ratio":
+        touched[:, _SCATTER] += scatter
+        touched[:, _FREEDOM] += runs.size - 1
+    if scatter is not None:
         pooled *= decay
         pooled[0] += scatter.sum()
-        pooled[1] += freedom.sum()
+        pooled[1] += (runs.size - 1).sum()
     sums[runs.classes] = touched
     if state[0].dtype is torch.bfloat16:  # NumPy has no view of it, only a copy
         state[0].copy_(as_tensor(sums, state[0]))
         state[1].copy_(as_tensor(pooled, state[1]))
 
 
-def _scatter(
-    sums: Array, means: list[Tensor], features: Tensor, runs: ClassRuns, pairs: ClassPairs | None, decay: float
-) -> tuple[Array, Array]:
-    """Sum of squared deviations from the class mean in the batch, and its degrees of freedom, for each class of the batch."""
-    _, size, slot = runs
-    add_up = partial(library(sums).bincount, minlength=len(size))
-    if means:
-        scatter = add_up(slot, _update_means(sums, means[0], means[1], features, runs, decay))
-    elif pairs is None:
-        company = centred_company(features, runs)
-        scatter = add_up(company.slot, as_array(squared_norms(company.centred)))
-    else:  # Σ‖φ − m‖² = Σ of squared distances over pairs / b
-        scatter = add_up(slot[pairs.first], pairs.squared_distance) / size
-    return scatter, size - 1
+def _scatter(features: Tensor, runs: ClassRuns, pairs: ClassPairs | None) -> Array:
+    """Sum of squared deviations from the class mean in the batch, for each class of the batch."""
+    if pairs is not None:  # Σ‖φ − m‖² = Σ of squared distances over pairs / b
+        slot, values, divisor = runs.slot[pairs.first], pairs.squared_distance, runs.size
+        return library(values).bincount(slot, values, len(runs.size)) / divisor
+    company = centred_company(features, runs)
+    return library(runs.size).bincount(company.slot, as_array(squared_norms(company.centred)), len(runs.size))
 
 
-def _update_means(sums: Array, mean: Tensor, drift: Tensor, features: Tensor, runs: ClassRuns, decay: float) -> Array:
-    """Welford's update with forgetting: the scatter between old and batch mean, so that centred sums never cancel.
-
-    Returns the squared distance of each row from its class mean in the batch.
-    """
-    classes, slot, size = *as_indices(runs.classes, runs.slot), as_tensor(runs.size, mean)
-    batch = class_means(features, slot, runs.size)
-    old = as_tensor(sums[runs.classes, _COUNT], mean) * decay
-    shift = batch - mean[classes]
-    between = old * size / (old + size) * shift.square().sum(1)
-    drift[classes] = drift[classes] * drift.new_tensor([decay, decay**2]) + torch.stack((between, size), 1)
-    mean[classes] += (size / (old + size))[:, None] * shift
-    return as_array(squared_norms(features - batch.index_select(0, slot)))
+def _moving_averages(old: Array, second: Array, deviation: Array, decay: float) -> Array:
+    """Rows of :attr:`ClassMoments.sums` as plain moving averages, whose counts are 1 once a class was seen."""
+    new = library(old).zeros_like(old)
+    new[:, _NORM], new[:, _SCATTER] = second, deviation
+    new[:, _COUNT] = new[:, _FREEDOM] = 1
+    keep = decay * old[:, _COUNT]  # 0 for a class that was not seen before
+    return keep[:, None] * old + (1 - keep)[:, None] * new
 
 
 # torch.compile cannot look inside (the number of pairs in a batch depends on the data), so it sees one opaque step.

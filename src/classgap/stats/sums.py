@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
-
-from classgap.stats.collectives import all_reduce_sum
 
 
 def class_sums(values: Tensor, target: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
@@ -37,36 +31,3 @@ def squared_norms(rows: Tensor, p: float = 2.0) -> Tensor:
     """
     norms: Tensor = torch.linalg.vector_norm(rows, ord=p, dim=1)
     return norms.square()
-
-
-def total_scatter(features: Tensor, *, across_ranks: bool = True) -> Tensor:
-    r"""Mean :math:`\|\phi_i - \bar\phi\|^2` over the batch (of all ranks), differentiated.
-
-    Example:
-        >>> total_scatter(torch.tensor([[0.0], [4.0], [0.0], [4.0]]))
-        tensor(4.)
-    """
-    value: Tensor = _TotalScatter.apply(features, all_reduce_sum if across_ranks else _alone)
-    return value
-
-
-class _TotalScatter(torch.autograd.Function):
-    """The gradient is :math:`2(\\phi_i - \\bar\\phi)/N`: autograd would go through the mean, which adds nothing."""
-
-    @staticmethod
-    def forward(ctx: Any, features: Tensor, add: Callable[..., tuple[Tensor, ...]]) -> Tensor:
-        samples, mean = add(features.new_tensor(float(features.shape[0])), features.sum(0))
-        centred = features - mean / samples
-        ctx.save_for_backward(centred, samples)
-        ctx.add = add
-        return add(torch.linalg.vector_norm(centred).square())[0] / samples
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        centred, samples = ctx.saved_tensors
-        return centred * (2 * ctx.add(grad)[0] / samples), None
-
-
-def _alone(*tensors: Tensor) -> tuple[Tensor, ...]:
-    return tensors

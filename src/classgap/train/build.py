@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from classgap import registry
 from classgap._checks import InputError
 from classgap.data import Mix, TrainingData, shuffled
-from classgap.heads import CosineHead, FeatureTap, find_head, replace_head
+from classgap.heads import FeatureTap, HeadScale, find_head, learned_scales
 from classgap.losses import ClassLoss
-from classgap.models import Experts, build_model
+from classgap.models import Experts, build_model, put_head
 from classgap.samplers import EpochSampler
 from classgap.train.config import OptimConfig, PartConfig, TrainConfig
+from classgap.train.counts import CountsChoice, choose_counts
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,19 +27,34 @@ class Network:
     """A model that returns ``(logits, features)``, and the loss it is built for.
 
     Attributes:
-        head: ``"linear"`` or ``"cosine"``, as it was resolved.
+        head: ``"linear"``, ``"cosine"`` or ``"causal"``, as it was resolved.
+        head_scale: What a cosine head multiplies its cosines by; ``None`` for raw cosines, and for other heads.
         experts: Number of networks side by side; 0 for a plain one.
+        counts: Whether the loss has the class counts, and why.
     """
 
     model: nn.Module
     criterion: ClassLoss
     head: str
+    head_scale: HeadScale | None
     experts: int
+    counts: CountsChoice
 
     @property
     def views(self) -> int:
         """How often the loss wants to see each sample."""
         return int(getattr(self.criterion, "views", 1))
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """What the configuration left open and how it was decided, for ``run.json``."""
+        scale = {"head_scale": self.head_scale or "that of the loss"} if self.head == "cosine" else {}
+        return {"head": self.head, **scale, "class_counts": self.counts.to_dict()}
+
+    @property
+    def notes(self) -> list[str]:
+        """The same in sentences, as far as the user should know at the start."""
+        return [self.counts.note] if self.counts.note else []
 
 
 def declared_loss(config: TrainConfig) -> registry.Method:
@@ -63,22 +79,26 @@ def build_network(config: TrainConfig, data: TrainingData, *, teacher: nn.Module
     first = _plain_model(config, data)
     width = _width(find_head(first)[1])
     offered = {} if teacher is None else {"teacher_features": _width(find_head(teacher)[1])}
-    criterion = build_criterion(config, data, num_features=width, **offered)
+    counts = choose_counts(declared_loss(config), config.method.params, data)
+    criterion = build_criterion(config, data, counts, num_features=width, **offered)
     head = _head(config, criterion)
+    scale = _head_scale(config, criterion, head)
     experts = int(getattr(criterion, "experts", 1)) if "experts" in criterion.needs else 0
     members = [first, *(_plain_model(config, data) for _ in range(experts - 1))]
-    if head == "cosine":
-        for member in members:
-            replace_head(member, CosineHead(width, data.num_classes))
-    taps = [FeatureTap(member) for member in members]
-    return Network(Experts(taps) if experts else taps[0], criterion, head, experts)
+    for member in members:
+        put_head(member, head, config.model.head_params, scale=scale)
+    taps = [FeatureTap(member, unit="encoder_features" not in criterion.needs) for member in members]
+    if "head" in criterion.needs:
+        criterion.bind_head(taps[0].head)  # type: ignore[operator]
+    return Network(Experts(taps) if experts else taps[0], criterion, head, scale, experts, counts)
 
 
-def build_criterion(config: TrainConfig, data: TrainingData, **offered: Any) -> ClassLoss:
+def build_criterion(config: TrainConfig, data: TrainingData, counts: CountsChoice, **offered: Any) -> ClassLoss:
     """The loss a configuration names, for these data; of what is ``offered`` it gets what its constructor takes."""
     spec = declared_loss(config)
-    offered |= {"num_classes": data.num_classes, "class_counts": data.class_counts, "epochs": config.epochs}
-    criterion: ClassLoss = spec.build(**_arguments(spec, offered, config.method.params))
+    offered |= {"num_classes": data.num_classes, "class_counts": counts.counts, "epochs": config.epochs}
+    params = {name: value for name, value in config.method.params.items() if name != "class_counts"}
+    criterion: ClassLoss = spec.build(**_arguments(spec, offered, params))
     return criterion
 
 
@@ -113,11 +133,14 @@ def build_mix(config: PartConfig, data: TrainingData) -> Mix | None:
 def build_optimizer(
     config: OptimConfig, wrapper: PartConfig, model: nn.Module, criterion: nn.Module
 ) -> torch.optim.Optimizer:
-    """SGD or AdamW over the model and whatever the loss learns, which is not decayed; and what goes around it."""
-    groups: list[dict[str, Any]] = [{"params": [p for p in model.parameters() if p.requires_grad]}]
-    learned = [p for p in criterion.parameters() if p.requires_grad]
-    if learned:
-        groups.append({"params": learned, "weight_decay": 0.0})
+    """SGD or AdamW over the model and what goes around it. What the loss learns and the scale of a head are not decayed."""
+    scales = {id(p) for p in learned_scales(model)}
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in model.parameters() if p.requires_grad and id(p) not in scales]}
+    ]
+    free = [p for p in (*learned_scales(model), *criterion.parameters()) if p.requires_grad]
+    if free:
+        groups.append({"params": free, "weight_decay": 0.0})
     if config.name == "adamw":
         base: torch.optim.Optimizer = torch.optim.AdamW(groups, lr=config.lr, weight_decay=config.weight_decay)
     else:
@@ -144,9 +167,30 @@ def _width(head: nn.Module) -> int:
 
 def _head(config: TrainConfig, criterion: ClassLoss) -> str:
     wanted = "cosine" if "cosine_head" in criterion.needs else "linear"
-    if config.model.head == "linear" and wanted == "cosine":
+    if config.model.head in ("linear", "causal") and wanted == "cosine":
         raise InputError(f"method {criterion.name} works on cosines; set model.head=cosine, or leave it at auto")
     return wanted if config.model.head == "auto" else config.model.head
+
+
+def _head_scale(config: TrainConfig, criterion: ClassLoss, head: str) -> HeadScale | None:
+    """The scale of a cosine head: a loss that needs cosines has its own, for any other one is learned unless it is given."""
+    said = config.model.head_scale
+    if head != "cosine":
+        if said is not None:
+            raise InputError(
+                f"model.head_scale={said} is the scale of a cosine head, but the head is {head}; set model.head=cosine, or "
+                "leave model.head_scale out"
+            )
+        return None
+    if "cosine_head" in criterion.needs:
+        if said is not None:
+            raise InputError(
+                f"model.head_scale={said}: method {criterion.name} multiplies cosines by a scale of its own "
+                f"({criterion.cosine_scale:g}), a second one would act on top of it; leave model.head_scale out and set the "
+                f"parameter of the method (see classgap methods {criterion.name})"
+            )
+        return None
+    return "learned" if said is None else said
 
 
 def _arguments(spec: registry.Method, offered: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from classgap._checks import InputError, did_you_mean, number, one_of
@@ -31,16 +32,32 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Which network; see :func:`classgap.models.build_model`. ``auto`` is the head the method works on."""
+    """Which network; see :func:`classgap.models.build_model`.
+
+    ``model.head.alpha=3`` sets a parameter of the head, as of :class:`classgap.models.CausalNormHead`.
+
+    Attributes:
+        head: ``auto`` is the head the method works on: cosine for those that need cosines (``classgap methods``), else linear.
+        head_scale: What a cosine head multiplies its cosines by: ``learned`` (CLIP's ``logit_scale``, starts at 1 / 0.07, at most
+            100, not decayed) or a number. Without it, learned; methods that work on cosines have a scale of their own
+            and get raw cosines.
+    """
 
     name: str = "mlp"
-    head: Literal["auto", "linear", "cosine"] = "auto"
+    head: Literal["auto", "linear", "cosine", "causal"] = "auto"
+    head_params: Mapping[str, Any] = field(default_factory=dict)
+    head_scale: float | Literal["learned"] | None = None
     pretrained: bool = False
 
 
 @dataclass(frozen=True)
 class MethodConfig:
-    """Which loss, by its registered name, and its parameters where they differ from the defaults."""
+    """Which loss, by its registered name, and its parameters where they differ from the defaults.
+
+    The parameter ``class_counts`` says whether a loss gets the number of training samples of each class: ``train``, ``none``, or
+    a list of numbers. Without it a loss that needs them gets them, and a loss with a form for long tails (``mr2``) gets them
+    where the largest class has more than twice the samples of the smallest.
+    """
 
     name: str = "cross_entropy"
     params: Mapping[str, Any] = field(default_factory=dict)
@@ -137,6 +154,8 @@ class TrainConfig:
         for name, value, low in limits:
             number(name, value, low=low)
         number("optim.lr", self.optim.lr, low=0, open_low=True)
+        if self.model.head_scale is not None and self.model.head_scale != "learned":
+            number("model.head_scale (if it is not learned)", self.model.head_scale, low=0, open_low=True)
         number("data.val_fraction", self.data.val_fraction, low=0, high=0.9)
         number("data.imbalance", self.data.imbalance, low=1)
         if self.schedule.name == "step" and not self.schedule.milestones:
@@ -163,6 +182,10 @@ class TrainConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON; parts that the run does not have are left out."""
         tree = _tree(self)
+        if not self.model.head_params:
+            del tree["model"]["head_params"]
+        if tree["model"]["head_scale"] is None:
+            del tree["model"]["head_scale"]
         unset = {name for name, value in _tree(TrainConfig()).items() if name in _PARTS and tree[name] == value}
         return {name: value for name, value in tree.items() if name not in unset}
 
@@ -185,6 +208,17 @@ class TrainConfig:
         model = self.model.name.replace(":", "_")
         parts = [p.name for p in (self.stage, self.wrapper, self.sampler, self.mix) if p.name != "none"]
         return "-".join([data, model, self.method.name, *parts, f"seed{self.seed}", digest])
+
+
+def read_run(folder: Path) -> TrainConfig | None:
+    """The configuration of the run in ``folder``, if there is one."""
+    path = folder / "run.json"
+    if not path.exists():
+        return None
+    try:
+        return TrainConfig.from_dict(json.loads(path.read_text())["config"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} cannot be read ({error}); restore it or choose another folder") from error
 
 
 _PARTS = ("sampler", "mix", "wrapper", "stage", "teacher")
@@ -237,16 +271,21 @@ def _assign(tree: dict[str, Any], key: str, text: str) -> None:
     inner = _hints(cls)  # type: ignore[arg-type]
     if "params" in inner and rest != "name":
         tree[section]["params"][rest.removeprefix("params.")] = _parse_free(text)
+    elif f"{rest.partition('.')[0]}_params" in inner and "." in rest:
+        part, _, parameter = rest.partition(".")
+        tree[section][f"{part}_params"][parameter] = _parse_free(text)
     elif rest not in inner:
         raise InputError(did_you_mean(key, _settings(), what="setting"))
     else:
         if "params" in inner and text != tree[section]["name"]:
             tree[section]["params"] = {}  # parameters of another method mean nothing here
+        if f"{rest}_params" in inner and text != tree[section][rest]:
+            tree[section][f"{rest}_params"] = {}  # nor do those of another head
         tree[section][rest] = _parse(f"{section}.{rest}", inner[rest], text)
 
 
 def _settings() -> list[str]:
-    known = [name for name in _flat(_tree(TrainConfig())) if not name.endswith(".params")]
+    known = [name for name in _flat(_tree(TrainConfig())) if not name.endswith("params")]
     return [*known, *(name for name, hint in _hints(TrainConfig).items() if dataclasses.is_dataclass(hint))]
 
 
@@ -267,7 +306,13 @@ def _parse(key: str, hint: Any, text: str) -> Any:
         if text.lower() in ("none", "null", "default"):
             # No augmentation at all and "the customary one" are different wishes.
             return () if key == "data.augment" and text.lower() == "none" else None
-        return _parse(key, args[0], text)
+        words = [word for arg in args for word in typing.get_args(arg) if typing.get_origin(arg) is Literal]
+        if not words:
+            return _parse(key, args[0], text)
+        try:
+            return text if text in words else _parse(key, args[0], text)
+        except InputError as error:
+            raise InputError(f"{key} must be {', '.join(words)} or a number, got {text!r}") from error
     if origin is Literal:
         return one_of(key, text, args)
     if origin is tuple:

@@ -35,16 +35,14 @@ class CorrectedTrainer(Trainer):
 
     def predict(self, split: Split) -> tuple[Tensor, Tensor]:
         scores, features = super().predict(split)
-        return self._corrected(scores * _cosine_scale(self.criterion), features), features
+        return self._corrected(scores, features), features
 
     def last_layer(self) -> tuple[Array | None, Array | None]:
         weight, bias = super().last_layer()
-        # A correction of cosines is no linear layer on features; a head of its own is one whatever was there before.
-        foldable = type(self.estimator)._fold is not PostHocMethod._fold
-        if not foldable or (self.head == "cosine" and not self.estimator.uses_features):
+        if type(self.estimator)._fold is PostHocMethod._fold:
             return weight, bias
         new_weight, new_bias = self.estimator.fold(weight, bias)
-        return np.float32(new_weight), np.float32(new_bias)
+        return new_weight.astype(np.float32), new_bias.astype(np.float32)
 
     def predictions(self, split: Split) -> Predictions:
         norms = self.estimator.margin_norms
@@ -53,6 +51,10 @@ class CorrectedTrainer(Trainer):
         )
 
     def weights(self) -> dict[str, Tensor]:
+        """The network with the correction folded in; behind a cosine head, which has neither a bias nor rows of several
+        lengths, without: it then is in the files of the estimator, and in the predictions."""
+        if self.head == "cosine":
+            return super().weights()
         layer = dict(zip(("weight", "bias"), self.last_layer(), strict=True))
         head = {f"{self.model.layer}.{k}": torch.from_numpy(v) for k, v in layer.items() if v is not None}
         return {**super().weights(), **head}
@@ -106,7 +108,7 @@ class FittedTrainer(CorrectedTrainer):
         scores, features, y = self._seen(self.passes) if self.passes else self._held_out()
         weight, bias = Trainer.last_layer(self)  # not yet corrected
         assert weight is not None
-        norms = np.ones(len(weight)) if self.head == "cosine" else np.linalg.norm(weight, axis=1)
+        norms = np.linalg.norm(weight, axis=1)
         self.estimator.fit(
             scores.cpu().numpy(),
             y.cpu().numpy(),
@@ -121,7 +123,7 @@ class FittedTrainer(CorrectedTrainer):
         """Scores, features and labels of the validation set."""
         held_out = _validation(self.data)
         scores, features = Trainer.predict(self, held_out)
-        return scores.float() * _cosine_scale(self.criterion), features.float(), held_out.y.to(scores.device)
+        return scores.float(), features.float(), held_out.y.to(scores.device)
 
     @torch.no_grad()
     def _seen(self, passes: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -136,11 +138,11 @@ class FittedTrainer(CorrectedTrainer):
         for turn in range(passes if batches.policies else 1):
             for batch in batches.epoch(turn):
                 logits, features = self.model(batch.x)
-                scores = self.criterion.scores(logits, features)
+                scores, features = self._scored(logits, features)
                 rows.append((scores.float(), features.float(), batch.y, turn * count + batch.index))
         scores, features, y, place = (gather_rows(torch.cat(parts)) for parts in zip(*rows, strict=True))
         order = place.argsort()
-        return scores[order] * _cosine_scale(self.criterion), features[order], y[order]
+        return scores[order], features[order], y[order]
 
 
 class RefitTrainer(CorrectedTrainer):
@@ -184,13 +186,3 @@ def _validation(data: TrainingData) -> Split:
     if data.val is None:
         raise InputError("this stage is fitted to the validation set; set data.val_fraction above 0")
     return data.val
-
-
-def _cosine_scale(criterion: Any) -> float:
-    """What a loss on cosines multiplies them by before the softmax; 1 for one on plain logits."""
-    if "cosine_head" not in criterion.needs:
-        return 1.0
-    for name in ("s", "scale"):
-        if hasattr(criterion, name):
-            return float(getattr(criterion, name))
-    return _cosine_scale(criterion.base) if hasattr(criterion, "base") else 1.0

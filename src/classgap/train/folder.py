@@ -10,30 +10,20 @@ import torch
 from safetensors.torch import save
 
 import classgap
-from classgap._checks import InputError
 from classgap.train.checkpoint import replace_file
 from classgap.train.config import TrainConfig
 from classgap.train.loop import Trainer
 from classgap.train.predict import Predictions
 
 
-def read_run(folder: Path) -> TrainConfig | None:
-    """The configuration of the run in ``folder``, if there is one."""
-    path = folder / "run.json"
-    if not path.exists():
-        return None
-    try:
-        return TrainConfig.from_dict(json.loads(path.read_text())["config"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} cannot be read ({error}); restore it or choose another folder") from error
-
-
-def write_run(folder: Path, config: TrainConfig, split: str) -> None:
-    """Say in ``folder`` what is being run there."""
+def write_run(trainer: Trainer, config: TrainConfig | None = None) -> None:
+    """Say in the folder of a run what is being run there; ``config`` is that of all its stages, if it has several."""
+    folder = trainer.folder
     folder.mkdir(parents=True, exist_ok=True)
     about = {
-        "config": config.to_dict(),
-        "split_hash": split,
+        "config": (config or trainer.config).to_dict(),
+        "chosen": trainer.chosen,
+        "split_hash": trainer.data.split_hash,
         "versions": {"classgap": classgap.__version__, "torch": torch.__version__, "python": platform.python_version()},
     }
     temporary = folder / "run.json.tmp"

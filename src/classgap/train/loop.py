@@ -18,6 +18,7 @@ from torch import Tensor, nn
 import classgap
 from classgap._checks import InputError
 from classgap.data import Batch, Batches, Normalise, Split, TrainingData, mixed_seed, policies
+from classgap.heads import CosineHead, FeatureTap, cosine_heads, learned_scales
 from classgap.train.build import build_mix, build_network, build_optimizer, build_order
 from classgap.train.checkpoint import read_checkpoint, restore_rng, rng_state, save_checkpoint
 from classgap.train.config import TrainConfig
@@ -84,6 +85,7 @@ class Trainer:
         fabric.seed_everything(config.seed, verbose=False)
         network = build_network(config, data, teacher=teacher)
         self.head, self.experts = network.head, network.experts
+        self.chosen, self._notes = network.chosen, network.notes
         _let_learn(network.model, trains)
         optimizer = build_optimizer(config.optim, config.wrapper, network.model, network.criterion)
         self.model, self.optimizer = fabric.setup(network.model, optimizer)
@@ -122,7 +124,9 @@ class Trainer:
         return self.epoch >= self.config.epochs
 
     def bind_teacher(self, teacher: nn.Module) -> None:
-        """Let the loss learn from this trained network."""
+        """Let the loss learn from this trained network, whose features are to be what this one's are."""
+        if isinstance(teacher, FeatureTap):
+            teacher.unit = "encoder_features" not in self.criterion.needs
         self.criterion.bind_teacher(teacher.to(self.fabric.device))
 
     # --- the loop ---------------------------------------------------------------------------------------------------
@@ -136,6 +140,10 @@ class Trainer:
             started = time.perf_counter()
             self._train_epoch()
             record = {"epoch": self.epoch, "lr": self._rate(self.epoch), **self.meter.record()}
+            if learned_scales(self.model):
+                record["head_scale"] = [
+                    head.scale.item() for head in cosine_heads(self.model) if head.scale is not None
+                ]
             self._end_epoch(record, started)
 
     def _begin(self) -> None:
@@ -151,6 +159,10 @@ class Trainer:
         name = self.config.method.name
         if self.head == "cosine" and self.config.model.head == "auto":
             self._tell(note=f"head: cosine, since {name} works on cosines")
+        if learned_scales(self.model) and self.config.model.head_scale is None:
+            self._tell(note="head: cosine, with a learned scale (model.head_scale)")
+        for note in self._notes:
+            self._tell(note=note)
         if self.batches.views > 1 and not self.batches.policies:
             self._tell(note=f"the views {name} compares are all alike without augmentation; see data.augment")
 
@@ -226,13 +238,25 @@ class Trainer:
     def predict(self, split: Split) -> tuple[Tensor, Tensor]:
         """Scores classes are ranked by, and features; those of several networks side by side."""
         logits, features = forward_all(self.fabric, self.model, split.to(self.fabric.device), self.normalise)
-        return self.criterion.scores(logits, features), features.flatten(1)
+        return self._scored(logits, features)
+
+    def _scored(self, logits: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores, and features as the head sees them."""
+        scores = self.criterion.scores(logits, features)
+        if self.head == "cosine" and "encoder_features" in self.criterion.needs:
+            features = nn.functional.normalize(features, dim=-1)
+        return scores, features.flatten(1)
 
     def last_layer(self) -> tuple[Array | None, Array | None]:
-        """Weight and bias of the layer behind the scores, where there is one."""
-        if self.experts:
+        """Weight and bias of the layer behind the scores, where there is one.
+
+        A causal head has none: its scores are no linear function of the features.
+        """
+        if self.experts or self.head == "causal":
             return None, None
         head: Any = self.model.head
+        if isinstance(head, CosineHead):  # on unit vectors, which is what predictions have as features, it is linear
+            return _array(head.as_linear() * self.criterion.cosine_scale), None
         bias = getattr(head, "bias", None)
         return _array(head.weight), None if bias is None else _array(bias)
 

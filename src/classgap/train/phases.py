@@ -16,8 +16,8 @@ from classgap import registry
 from classgap._checks import InputError
 from classgap.data import TrainingData
 from classgap.train.build import build_network, declared_loss
-from classgap.train.config import MethodConfig, PartConfig, TrainConfig
-from classgap.train.folder import has_results, read_run, write_results, write_run
+from classgap.train.config import MethodConfig, PartConfig, TrainConfig, read_run
+from classgap.train.folder import has_results, write_results, write_run
 from classgap.train.loop import Progress, Trainer, Trains, Watcher
 
 
@@ -70,7 +70,7 @@ def plain_run(config: TrainConfig) -> TrainConfig:
     return dataclasses.replace(
         config,
         method=MethodConfig(),
-        model=dataclasses.replace(config.model, head="auto"),
+        model=dataclasses.replace(config.model, head="auto", head_params={}, head_scale=None),
         sampler=PartConfig(),
         wrapper=PartConfig(),
         teacher=None,
@@ -115,7 +115,7 @@ def _run(trainer: Trainer) -> Trainer:
     """Train it to the end from wherever it stands."""
     trainer.resume()
     if trainer.fabric.is_global_zero:
-        write_run(trainer.folder, trainer.config, trainer.data.split_hash)
+        write_run(trainer)
     trainer.run()
     # Also of a run that ended its training and was cut off before it had written them.
     if not trainer.fabric.broadcast(has_results(trainer.folder)):

@@ -10,11 +10,12 @@ from lightning_fabric import Fabric
 
 from classgap._checks import InputError
 from classgap.data import load_data
-from classgap.train.config import TrainConfig
+from classgap.train.config import TrainConfig, read_run
 from classgap.train.epoch import read_log
-from classgap.train.folder import read_run, write_results, write_run
+from classgap.train.folder import write_results, write_run
 from classgap.train.loop import Trainer, Watcher
 from classgap.train.phases import open_run
+from classgap.train.precision import require_precision
 from classgap.train.predict import Predictions
 
 
@@ -77,6 +78,8 @@ def start(
 ) -> Trainer:
     """A run that stands where its training begins or goes on: the first half of :func:`fit`, whose arguments it takes."""
     fabric = _fabric(config, devices, accelerator, strategy)
+    if fabric.device.type == "cpu":
+        require_precision(config.precision)
     fabric.launch()
     data = load_data(
         config.data.name,
@@ -95,7 +98,7 @@ def start(
     if resume:
         trainer.resume()
     if fabric.is_global_zero:
-        write_run(folder, config, data.split_hash)
+        write_run(trainer, config)
     return trainer
 
 

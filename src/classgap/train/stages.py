@@ -74,7 +74,7 @@ class LinearProbe(Stages):
     Expect: on balanced data about the accuracy of the first stage, where that trained a classifier at all; on long
     tails a head with the bias of its sampler.
     Pitfalls: the head sees augmented training samples, as any training does; with a long tail set ``sampler=class_aware``, or use
-    the exact ``crt``.
+    the exact ``crt``. After a cosine head it is linear too, on features that are not normalised.
 
     Args:
         epochs: Length of the second stage.
@@ -107,7 +107,9 @@ class LinearProbe(Stages):
 class ThreeStage(Stages):
     """Cross-entropy first, then the method on the features alone, then the classifier alone; the last two with equal classes.
 
-    With ``method=dro_lt`` this is DRO-LT as published, but for the class weights of the authors' second stage.
+    With ``method=dro_lt method.weight=1 method.centroids=epoch`` this is DRO-LT as released, but for four things: the authors'
+    second stage weighs cross-entropy by n_k / n_max and decays the radii, its best epoch on the test set goes on to the
+    third, and the rates of both stages are constant; here they fall along a cosine.
 
     When to use: losses on features that need a network to start from, on long-tailed data.
     Expect: on balanced data little but longer training; on long tails a gain for the tail, most of it from the
@@ -140,8 +142,14 @@ class ThreeStage(Stages):
 
     def phases(self, config: TrainConfig) -> tuple[Phase, ...]:
         _require_one_network(config, "three_stage")
+        _require_linear_layer(config, "three_stage")
         if "cosine_head" in declared_loss(config).needs:
             raise InputError(f"stage three_stage starts from cross-entropy, but {config.method.name} works on cosines")
+        if config.model.head == "cosine":
+            raise InputError(
+                "stage three_stage trains one linear head in all its stages and cannot hand it to a cosine head; leave "
+                "model.head and model.head_scale out"
+            )
         first = plain_run(config)
         features = _second(config, _length(self.features, config), self.features_lr, self.sampler)
         head = _second(first, _length(self.head, config), self.head_lr, self.sampler)
@@ -165,6 +173,7 @@ class _Fitted(Stages):
 
     def phases(self, config: TrainConfig) -> tuple[Phase, ...]:
         _require_one_network(config, self.method.name)
+        _require_linear_layer(config, self.method.name)
         once = dataclasses.replace(config, epochs=1, schedule=ScheduleConfig("constant"))
         trainer = partial(FittedTrainer, estimator=self.estimator, passes=self.passes)
         fitted = Phase("stage2" if self.refit else "", once, begin=_take_weights, trainer=trainer, needs_teacher=False)
@@ -187,7 +196,8 @@ class CRTStage(_Fitted):
     When to use: long tails; the standard way to decouple features from the classifier.
     Expect: on balanced data about the accuracy of the first stage; on long tails a gain for rare classes as far as
     their training features are like those of the test set.
-    Pitfalls: training features of a network that has memorised its training set say little about the tail: augment.
+    Pitfalls: training features of a network that has memorised its training set say little about the tail: augment. Behind a
+    cosine head the new one is for unit vectors; the saved network keeps its own, see ``classgap.posthoc.load``.
 
     Args:
         weight_decay: On the new weights, for features of mean square one.
@@ -231,8 +241,8 @@ class TauNormStage(_Fitted):
     def phases(self, config: TrainConfig) -> tuple[Phase, ...]:
         if config.model.head == "cosine" or "cosine_head" in declared_loss(config).needs:
             raise InputError(
-                f"stage tau_norm needs a linear head, but method={config.method.name} model.head={config.model.head} has a "
-                "cosine head, which ignores the norms of its rows; leave the stage out"
+                f"stage tau_norm needs a linear head; method={config.method.name} model.head={config.model.head} has a cosine "
+                "head, which ignores the norms of its rows; leave the stage out"
             )
         return super().phases(config)
 
@@ -252,7 +262,8 @@ class LWSStage(_Fitted):
     When to use: long tails where a whole new head would over-fit.
     Expect: on balanced data no change worth speaking of; on long tails a gain for rare classes, smaller than that of
     a new head.
-    Pitfalls: logits of memorised training samples are all right and leave little to learn: augment.
+    Pitfalls: logits of memorised training samples are all right and leave little to learn: augment. A cosine head cannot hold
+    the result: ``classgap.posthoc.load`` reads it from the folder of the run.
 
     Args:
         form: ``"logits"`` scales the whole score, ``"weights"`` only the part before the bias.
@@ -282,7 +293,8 @@ class MARCStage(_Fitted):
     When to use: long tails; on balanced data fit it to held-out scores with ``classgap fix`` instead.
     Expect: on balanced data no change worth speaking of, since all classes weigh alike; on long tails a gain for rare
     classes where training scores are not all right already.
-    Pitfalls: logits of memorised training samples are all right and leave little to learn: augment.
+    Pitfalls: logits of memorised training samples are all right and leave little to learn: augment. A cosine head cannot hold
+    the result: ``classgap.posthoc.load`` reads it from the folder of the run.
 
     Args:
         gamma: Exponent of the class weights.
@@ -356,14 +368,15 @@ class DisAlignStage(_Fitted):
 class GapDialStage(_Fitted):
     """The gap dial as second stage: per-class offsets that lift the hard classes, fitted to the validation set.
 
-    Fitted by :class:`classgap.posthoc.GapDial` and folded into the last layer, so the saved network has them.
+    Fitted by :class:`classgap.posthoc.GapDial` and folded into the last layer, so the saved network has them; a cosine head
+    cannot hold them, ``classgap.posthoc.load`` reads them from the folder of the run.
 
     When to use: balanced data where hard classes matter more than the average; after a loss that gains for all classes alike,
-    such as ``mr2``, whose gain it moves to the hard ones.
-    Expect: on balanced data, after ``mr2`` and with ``refit``, 150 samples of each of 100 classes in all: the hard third up by
-    3.5 points, overall by 2 and easy classes no lower than with cross-entropy on as many samples. Without ``refit`` the held-out
-    samples are lost to training, which costs most of that. After ``cross_entropy`` a trade, +1.5 hard for -1.5 easy. On long
-    tails it was measured as a post-hoc method only.
+    such as ``compact_logits``, whose gain it moves to the hard ones.
+    Expect: on balanced data, after ``compact_logits`` and with ``refit``, 150 samples of each of 100 classes in total: the hard
+    third up by 3.5 points, overall by 2, and easy classes no lower than with cross-entropy on as many samples. Without
+    ``refit`` the held-out samples are not used for training, which costs most of that. After ``cross_entropy`` a trade: +1.5
+    hard for -1.5 easy. On long tails it was measured as a post-hoc method only.
     Pitfalls: with a few hundred held-out samples in all, offsets and their strength are chosen by chance and may cost; the
     validation set has been fitted to, so accuracy on it is flattered.
 
@@ -414,8 +427,8 @@ def _take_weights(trainer: Trainer, before: Trainer, *, head: bool = True) -> No
     """Start from the network of the stage before, with or without its head."""
     if not trainer.fresh:
         return
-    own = {f"{before.model.layer}.{name}" for name in ("weight", "bias")}
-    weights = {name: tensor for name, tensor in before.model.state_dict().items() if head or name not in own}
+    own = f"{before.model.layer}."
+    weights = {name: tensor for name, tensor in before.model.state_dict().items() if head or not name.startswith(own)}
     trainer.model.load_state_dict({**trainer.model.state_dict(), **weights})
 
 
@@ -427,3 +440,8 @@ def _take_correction(trainer: Trainer, before: Trainer) -> None:
 def _require_one_network(config: TrainConfig, stage: str) -> None:
     if "experts" in declared_loss(config).needs:
         raise InputError(f"stage {stage} works on one network, but method {config.method.name} trains several")
+
+
+def _require_linear_layer(config: TrainConfig, stage: str) -> None:
+    if config.model.head == "causal":
+        raise InputError(f"stage {stage} works on a linear layer, but model.head=causal is none; set model.head=auto")

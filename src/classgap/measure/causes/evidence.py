@@ -154,8 +154,8 @@ def _word_confusion(outcome: Outcome, k: int, partners: list[int], p_value: floa
     else:
         remedy = (
             "Both lose to each other, so an offset (`classgap fix`) would only trade one for the other: train features that "
-            "tell them apart (`MR2Loss`, AutoAugment if these are images and the network is large enough, sharper inputs, more "
-            "samples of the pair), or merge the two if the difference does not matter."
+            "tell them apart (sharper inputs, more samples of the pair, AutoAugment if these are images and the network is large "
+            "enough, `CompactLogitsLoss`), or merge the two if the difference does not matter."
         )
     return Cause("confused", float(there / errors[k]), p_value, sentence, remedy, classes=tuple(partners))
 
@@ -202,8 +202,9 @@ def scatter(outcome: Outcome, spread: Spread) -> Evidence:
             )
         )
         remedy = (
-            "Train with `MR2Loss`, which draws the samples of a class together, and images with AutoAugment if the network fits "
-            "its training set without (`classgap methods autoaugment`); look whether the class mixes several kinds of things."
+            "Train with a loss that pulls the samples of a class together: `CompactLogitsLoss` in their logits, `MR2Loss` in "
+            "their features. For images add AutoAugment if the network fits its training set without it (`classgap methods "
+            "autoaugment`). Check whether the class mixes several kinds of objects."
         )
         return Cause("scattered", float(ratio[k]), float(p_values[k]), sentence, remedy)
 
@@ -233,8 +234,8 @@ def crowding(outcome: Outcome, geometry: Geometry) -> Evidence:
             f"against {percent(usual)} for the median class."
         )
         remedy = (
-            "Offsets cannot part what overlaps: train with margins (`MR2Loss`, `DBMLoss`), use sharper inputs or a stronger "
-            "backbone, or merge the two classes if the difference does not matter."
+            "Offsets cannot separate classes that overlap: use sharper inputs or a stronger backbone, train with margins "
+            "(`MR2Loss`, `DBMLoss`), or merge the two classes if the difference does not matter."
         )
         return Cause("crowded", float(error[k]), float(p_values[k]), sentence, remedy, classes=(rival,))
 
@@ -266,8 +267,9 @@ def scarcity(outcome: Outcome, train_counts: Ints) -> Evidence:
             f"that many reach {percent(level)}, this one {percent(accuracy[k])}."
         )
         remedy = (
-            "Collect more samples, or make up for them: train with `MR2Loss(num_classes, class_counts=…)`, which adds logit "
-            "adjustment to its pull, or shift the scores of the model at hand with `classgap fix` and the training counts."
+            "Collect more samples, or compensate for them: train with `CompactLogitsLoss(num_classes, class_counts=…)`, which "
+            "adds logit adjustment to its pull, or shift the scores of the trained model with `classgap fix` and the training "
+            "counts."
         )
         return Cause("few_samples", float(train_counts[k]), float(p_values[k]), sentence, remedy)
 

@@ -370,7 +370,7 @@ def _tooltip(**titles: str) -> list[alt.Tooltip]:
 
 
 def _sized(chart: alt.TopLevelMixin, *, height: float) -> alt.TopLevelMixin:
-    return chart.properties(width=680, height=height)  # type: ignore[no-any-return]
+    return chart.properties(width=680, height=height)
 
 
 def _pair_indices(report: AuditReport, count: int) -> list[tuple[int, int]]:
