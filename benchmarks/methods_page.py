@@ -41,10 +41,12 @@ classgap train --set sampler=class_balanced --set sampler.start_epoch=160   # de
 classgap train --set method=logit_adjusted --set wrapper=sam --set mix=mixup
 classgap train --set method=mr2 --set stage=crt                        # a second stage, in the same command
 classgap train --set method=mr2 --set data.augment=crop,flip,autoaugment
+classgap train --set model.head=causal --set model.head.alpha=1.5      # causal norm: removes the common direction at test time
 ```
 
 What a method *needs* is supplied by the training loop: a cosine head is chosen, class counts, epochs and sample indices are
-passed, several views are drawn, several networks built, a teacher is trained first (or taken from `teacher=FOLDER`).
+passed, several views are drawn, several networks built, a teacher is trained first (or taken from `teacher=FOLDER`), and a
+loss that works with the weights of the last layer (*head*) gets it through `bind_head`.
 In a loop of your own, a loss that misses something says so by name. The tables of the papers are suites of their own:
 `classgap bench benchmarks/papers/mr2.py`, `elm.py`, `dbm.py` and `marc.py`, with the published settings and for a GPU.
 
