@@ -41,11 +41,13 @@ classgap train --set sampler=class_balanced --set sampler.start_epoch=160   # de
 classgap train --set method=logit_adjusted --set wrapper=sam --set mix=mixup
 classgap train --set method=compact_logits --set stage=crt             # a second stage, in the same command
 classgap train --set method=mr2 --set data.augment=crop,flip,autoaugment
+classgap train --set model.head=causal --set model.head.alpha=1.5      # causal norm: removes the common direction at test time
 ```
 
 The training loop supplies what a method *needs*: it chooses a cosine head, passes class counts, epochs and sample indices, draws
-several views, builds several networks, and trains a teacher first (or takes it from `teacher=FOLDER`). In your own training loop,
-a loss names the argument that is missing. Each paper has a suite with its tables, with the published settings and for a GPU:
+several views, builds several networks, trains a teacher first (or takes it from `teacher=FOLDER`), and gives the last layer
+(*head*) to a loss that works with its weights, through `bind_head`. In your own training loop, a loss names the argument that is
+missing. Each paper has a suite with its tables, with the published settings and for a GPU:
 `classgap bench benchmarks/papers/mr2.py`, `elm.py`, `dbm.py` and `marc.py`; `--tables-only` prints the published
 numbers, what was measured beside them, and which rows were not run.
 
