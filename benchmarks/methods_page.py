@@ -52,8 +52,10 @@ missing. Each paper has a suite with its tables, with the published settings and
 numbers, what was measured beside them, and which rows were not run.
 
 `python examples/two_moons.py` shows such a loop on a toy problem, the two moons of ELM's Fig. 1 with 5 % of the points in one
-class. Logit adjustment moves the boundary in favour of the rare class; ELM also draws the embeddings of each class together (one
-random seed; others differ in detail):
+class. Logit adjustment moves the boundary in favour of the rare class; ELM also draws the embeddings of each class together. The
+seed of this picture, 3, was chosen after looking at several. Of the seeds 0 to 9, four give at least one network an
+embedding that is zero everywhere; for the other six, ELM has a smaller spread of the head class than logit adjustment each
+time, and a smaller spread of the tail class three times:
 
 ![Decision regions and two-dimensional embeddings of cross-entropy, logit adjustment and ELM](images/two_moons.png)
 

@@ -64,6 +64,16 @@ def test_robust_rows_have_the_published_settings_and_say_what_is_not_published()
     assert all("MR² gives none" in rows[name].note for name in ("DRO", "FairDRO"))
 
 
+def test_the_row_drl_is_the_authors_three_stages() -> None:
+    """Appendix C.1 of MR²: official implementations, of which only CSR, DRO and FairDRO were modified."""
+    suite = SUITES["mr2"]
+    row = next(v for v in suite.variants if v.name == "DRL")
+    config = row.config(suite.tasks[0], seed=0)
+    assert (config.method.name, config.stage.name) == ("dro_lt", "three_stage")
+    same = next(v for v in SUITES["elm"].variants if v.name == "DRO-LT, three stages")
+    assert row.params == same.params == {"weight": 1.0, "centroids": "epoch"}
+
+
 RECIPES: dict[str, tuple[Any, ...]] = {
     # batch, rate, weight decay, schedule, warm-up, milestones, network of the first task
     "mr2": (128, 0.1, 5e-4, "cosine", 0, (), "resnet32"),
