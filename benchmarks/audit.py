@@ -40,7 +40,7 @@ def labels(rows: int, seed: int) -> tuple[Any, Any]:
 
 def bootstrap_classgap(_: str) -> Callable[[], object]:
     from classgap import audit
-    from classgap.measure.intervals import bootstrap_accuracy
+    from classgap.measure.statistics.intervals import bootstrap_accuracy
 
     y_true, y_pred = labels(BOOTSTRAP_ROWS, 0)
 
@@ -66,9 +66,9 @@ def bootstrap_fairlearn(replicates: str) -> Callable[[], object]:
 
 
 def parquet_classgap(folder: str) -> Callable[[], object]:
-    from classgap.measure.files.tables import audit_predictions, read_predictions
+    from classgap import Predictions, audit
 
-    return lambda: audit_predictions(read_predictions([folder]))
+    return lambda: audit(Predictions.read([folder]))
 
 
 def parquet_pandas(folder: str) -> Callable[[], object]:

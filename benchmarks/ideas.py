@@ -20,8 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from classgap.bench.records import read_records
 from classgap.losses import within_class_scatter
+from classgap.suites.records import read_records
 
 RESULTS = Path(__file__).resolve().parent / "evidence" / "ideas" / "results.jsonl"
 K, PER_CLASS, BATCH = 100, 100, 128

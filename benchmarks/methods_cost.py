@@ -26,9 +26,9 @@ import torch
 from machine import describe
 
 from classgap import registry
-from classgap.train import TrainConfig, fit
-from classgap.train.loop import Trainer
-from classgap.train.run import start
+from classgap.training import TrainConfig, fit
+from classgap.training.loop import Trainer
+from classgap.training.run import start
 
 RESULTS = Path(__file__).with_name("methods_cost.json")
 ROUNDS, CLASSES, BATCH, EPOCHS = 8, 100, 64, 20

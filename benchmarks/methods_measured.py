@@ -10,9 +10,9 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from classgap.bench import Result, Suite, Variant, load_suite, read_results
-from classgap.bench.tables import difference, suite_tables
 from classgap.measure import Comparison
+from classgap.suites import Result, Suite, Variant, load_suite, read_results
+from classgap.suites.tables import difference, suite_tables
 
 HERE = Path(__file__).resolve().parent
 FIGURES = HERE / "methods_measured.json"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from classgap import registry
-from classgap._cards import Card, card
+from classgap.cards import Card, card
 
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parent / "docs" / "methods.md"

@@ -26,9 +26,9 @@ from threadpoolctl import threadpool_limits
 
 from classgap import registry
 from classgap.posthoc import GapDial
-from classgap.posthoc._base import class_weights
-from classgap.posthoc._solver import solve
-from classgap.posthoc._sweep import ClasswiseProblem, evaluate
+from classgap.posthoc.estimators.base import class_weights
+from classgap.posthoc.solver.minimize import solve
+from classgap.posthoc.solver.sweep import ClasswiseProblem, evaluate
 
 RESULT = Path(__file__).with_suffix(".json")
 DOCS = Path(__file__).parents[1] / "docs" / "posthoc.md"

@@ -22,7 +22,6 @@ import numpy as np
 import posthoc_frontier
 
 import classgap
-from classgap.bench.records import read_records
 from classgap.posthoc import (
     CRT,
     LWS,
@@ -36,6 +35,7 @@ from classgap.posthoc import (
     TemperatureScaling,
     VectorScaling,
 )
+from classgap.suites.records import read_records
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "evidence" / "posthoc" / "results.jsonl"
@@ -95,7 +95,7 @@ def make_head(data: Any, task: str, kind: str, seed: int) -> Head:
     """Train the head and its five fold copies."""
     import torch
 
-    from classgap.posthoc._select import fold_numbers
+    from classgap.posthoc.selection import fold_numbers
 
     rows = training_set(data["y_train"], task, seed)
     x, y = data["x_train"][rows].astype(np.float32), data["y_train"][rows].astype(np.int64)

@@ -12,8 +12,8 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from classgap.bench.tables import mean_interval
-from classgap.measure.views import plot
+from classgap.measure.render import plot
+from classgap.suites.tables import mean_interval
 
 IMAGE = Path(__file__).resolve().parents[1] / "docs" / "images" / "posthoc_frontier.svg"
 DIALS = {"gap_dial": "#e8703a", "rough dial": "#5c6773"}

@@ -16,7 +16,7 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 
 import classgap
-from classgap.measure.views import plot
+from classgap.measure.render import plot
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 PER_CLASS = 100

@@ -64,7 +64,7 @@ for pair in report.confusion.worst_pairs(3):
 # -----------------------
 # The page is one HTML file that needs no network. Figures can also be saved one by one.
 
-from classgap.measure.views import plot
+from classgap.measure.render import plot
 
 report.to_html(folder / "report.html")
 plot.save(plot.accuracy_by_class(report), folder / "accuracy.png")

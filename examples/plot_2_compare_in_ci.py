@@ -67,6 +67,6 @@ assert done.returncode == 1
 # %%
 # Each class before and after:
 
-from classgap.measure.views import plot
+from classgap.measure.render import plot
 
 plot.save(plot.dumbbells(comparison), folder / "change.png")

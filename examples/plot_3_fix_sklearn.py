@@ -54,7 +54,7 @@ print(fixed.method_.offset_.round(2))
 
 from pathlib import Path
 
-from classgap.measure.views import plot
+from classgap.measure.render import plot
 
 Path("classgap-report").mkdir(exist_ok=True)
 plot.save(plot.dumbbells(comparison), "classgap-report/fixed.png")

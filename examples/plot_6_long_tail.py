@@ -70,7 +70,7 @@ comparison
 # %%
 from pathlib import Path
 
-from classgap.measure.views import plot
+from classgap.measure.render import plot
 
 Path("classgap-report").mkdir(exist_ok=True)
 plot.save(plot.dumbbells(comparison), "classgap-report/long_tail.png")

@@ -46,7 +46,7 @@ class EntropyBonusLoss(ClassLoss):
 import tempfile
 
 import classgap
-from classgap.train import TrainConfig, fit
+from classgap.training import TrainConfig, fit
 
 settings = ["data=digits", "data.per_class=40", "model=mlp-64", "batch=50", "epochs=15"]
 reports = {}

@@ -6,16 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
-from classgap.bench import Result, Suite, Task, Variant, append_results, read_results
-from classgap.bench.jobs import JobFolder
-from classgap.bench.results import collect_done
-from classgap.bench.work import run_job
-from classgap.train import TrainConfig
+from classgap.suites import Result, Suite, Task, Variant, append_results, read_results
+from classgap.suites.jobs import JobFolder
+from classgap.suites.results import collect_done
+from classgap.suites.work import run_job
+from classgap.training import TrainConfig
 
 EPOCHS = 2
 SUITE_FILE = """
-    from classgap.bench import Suite, Task, Variant
-    from classgap.train import TrainConfig
+    from classgap.suites import Suite, Task, Variant
+    from classgap.training import TrainConfig
 
     def suite():
         base = TrainConfig().override(["data.per_class=13", "epochs=2", "batch=24", "optim.lr=0.05", "model=mlp-16"])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from classgap.train.precision import probe_bf16
+from classgap.training.precision import probe_bf16
 
 # The same examples on every machine, however busy it is.
 settings.register_profile("classgap", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from classgap.train import TrainConfig, fit
-from classgap.train.loop import Trainer
+from classgap.training import TrainConfig, fit
+from classgap.training.loop import Trainer
 from waiting import LOOPBACK
 
 # 180 samples in batches of 24: the last one, of 12, is large enough for two processes.

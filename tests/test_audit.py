@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 from sklearn.metrics import balanced_accuracy_score
 
 import classgap
-from classgap._checks import InputError
-from classgap.measure import AuditReport, Confusion, Estimate, audit_counts, auditing, margins
-from classgap.measure.metrics import METRICS
+from classgap import Predictions
+from classgap.checks import InputError
+from classgap.measure import AuditReport, Estimate, auditing
+from classgap.measure.diagnostics import margins
+from classgap.measure.statistics.metrics import METRICS
+from classgap.predictions import Confusion
 from reference import geometry as geometry_reference
 from reference import metrics as reference
 
@@ -235,7 +238,7 @@ def test_counts_alone_give_the_same_report():
     y_true, y_pred = predictions()
     full = audit(y_true, y_pred)
     for counts in (full.confusion.counts, Confusion.from_codes(y_true, y_pred, 9)):
-        streamed = audit_counts(counts, n_boot=100)
+        streamed = audit(Predictions.from_counts(counts), n_boot=100)
         assert streamed.samples is None
         assert streamed.metrics == full.metrics
         assert streamed.groups == full.groups
@@ -317,7 +320,7 @@ GOOD = [0, 1, 2, 1]
         ({"y_true": GOOD, "scores": np.full((4, 3), np.nan)}, "nan or infinite"),
         ({"y_true": GOOD, "scores": [1, 2, 3, 4]}, "numeric matrix"),
         ({"y_true": GOOD, "y_pred": GOOD, "class_names": ["a", "b", "c"], "scores": np.eye(4)}, "score"),
-        ({"y_true": GOOD, "y_pred": GOOD, "features": np.ones((3, 2))}, "features must have shape"),
+        ({"y_true": GOOD, "y_pred": GOOD, "features": np.ones((3, 2))}, "features must have one entry per sample"),
         ({"y_true": GOOD, "y_pred": GOOD, "head": np.ones((3, 2))}, "head needs features"),
         ({"y_true": GOOD, "y_pred": GOOD, "features": np.ones((4, 2)), "head": np.ones((3, 5))}, "weight"),
         ({"y_true": GOOD, "y_pred": GOOD, "train_counts": [1, 2]}, "2"),
@@ -344,8 +347,8 @@ def test_reference_report_on_other_classes():
 
 def test_bad_counts_get_a_sentence():
     with pytest.raises(InputError, match="nothing to audit"):
-        audit_counts(np.zeros((2, 2), int))
+        Predictions.from_counts(np.zeros((2, 2), int))
     with pytest.raises(InputError, match="must name all 2 rows"):
-        audit_counts([[1, 0], [0, 1]], ["a"])
+        Predictions.from_counts([[1, 0], [0, 1]], ["a"])
     with pytest.raises(InputError, match="given twice"):
-        audit_counts([[1, 0], [0, 1]], ["a", "a"])
+        Predictions.from_counts([[1, 0], [0, 1]], ["a", "a"])

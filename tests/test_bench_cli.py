@@ -15,12 +15,12 @@ import pytest
 from typer.testing import CliRunner
 
 from bench_suite import SUITE_FILE
-from classgap._checks import InputError
-from classgap.bench import append_results
-from classgap.bench.jobs import Job, JobFolder
-from classgap.bench.results import archive_results
-from classgap.cli._app import app
-from classgap.train import TrainConfig
+from classgap.checks import InputError
+from classgap.cli.app import app
+from classgap.suites import append_results
+from classgap.suites.jobs import Job, JobFolder
+from classgap.suites.results import archive_results
+from classgap.training import TrainConfig
 from waiting import SECONDS, started, wait_until
 
 CLI = [sys.executable, "-m", "classgap", "bench"]

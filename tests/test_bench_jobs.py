@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from bench_suite import EPOCHS, same, tiny
-from classgap.bench import Task, Variant, append_results, pool, read_results
-from classgap.bench.jobs import JobFolder
-from classgap.bench.pool import Event, _heard, _Worker, run_jobs, work
-from classgap.bench.results import collect_done
-from classgap.bench.tables import suite_tables
-from classgap.bench.work import run_job
-from classgap.train.epoch import read_log
+from classgap.suites import Task, Variant, append_results, pool, read_results
+from classgap.suites.jobs import JobFolder
+from classgap.suites.pool import Event, _heard, _Worker, run_jobs, work
+from classgap.suites.results import collect_done
+from classgap.suites.tables import suite_tables
+from classgap.suites.work import run_job
+from classgap.training.epoch import read_log
 
 
 class Crash(Exception):

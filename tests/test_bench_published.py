@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 import classgap
 from bench_suite import SUITE_FILE, tiny
-from classgap._checks import InputError
-from classgap.bench import RULES, Published
-from classgap.bench.published import measured, published_tables
-from classgap.cli._app import app
+from classgap.checks import InputError
+from classgap.cli.app import app
+from classgap.suites import RULES, Published
+from classgap.suites.published import measured, published_tables
 
 
 def row(variant: str = "erm", task: str = "digits", **changes: Any) -> Published:

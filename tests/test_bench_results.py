@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from bench_suite import same
-from classgap._checks import InputError
-from classgap.bench import RULES, Result, append_results, read_results
-from classgap.bench.records import archive_of, read_records, write_archive
-from classgap.bench.results import Candidate, archive_results, pack, unpack
-from classgap.bench.tables import suite_tables
+from classgap.checks import InputError
+from classgap.suites import RULES, Result, append_results, read_results
+from classgap.suites.records import archive_of, read_records, write_archive
+from classgap.suites.results import Candidate, archive_results, pack, unpack
+from classgap.suites.tables import suite_tables
 
 
 @pytest.mark.parametrize("num_classes", [3, 256, 1000])

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from bench_suite import SUITE_FILE, tiny
-from classgap._checks import InputError
-from classgap.bench import Task, Variant, load_suite
-from classgap.bench.jobs import complete, job_key
-from classgap.bench.suites import parse_seeds
-from classgap.train import TrainConfig
+from classgap.checks import InputError
+from classgap.suites import Task, Variant, load_suite
+from classgap.suites.jobs import complete, job_key
+from classgap.suites.suite import parse_seeds
+from classgap.training import TrainConfig
 
 
 def test_jobs_are_named_by_what_is_run_not_by_what_it_is_called() -> None:
@@ -93,7 +93,7 @@ def test_suite_files(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="must define suite"):
         load_suite(str(path))
     path.write_text("def suite():\n    return 3\n")
-    with pytest.raises(InputError, match=r"must return a classgap.bench.Suite, got int"):
+    with pytest.raises(InputError, match=r"must return a classgap.suites.Suite, got int"):
         load_suite(str(path))
     with pytest.raises(InputError, match="did you mean 'smoke'"):
         load_suite("smok")

@@ -9,10 +9,10 @@ import pytest
 
 import classgap
 from bench_suite import tiny
-from classgap._checks import InputError
-from classgap.bench import RULES
-from classgap.bench.render import Table
-from classgap.bench.tables import difference, mean_interval, suite_tables
+from classgap.checks import InputError
+from classgap.suites import RULES
+from classgap.suites.render import Table
+from classgap.suites.tables import difference, mean_interval, suite_tables
 
 
 def test_tables_agree_with_compare(done: Any) -> None:

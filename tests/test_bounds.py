@@ -7,8 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from classgap._checks import InputError
-from classgap.measure import bounds, classwise
+from classgap import arrays
+from classgap.checks import InputError
+from classgap.measure.diagnostics import bounds
 from reference import geometry as reference
 
 
@@ -215,7 +216,7 @@ def test_dead_features_are_finite():
 def test_block_size_does_not_matter(monkeypatch):
     x, y, weight, bias = problem()
     whole = bounds.describe(x, y, weight, bias)
-    monkeypatch.setattr(classwise, "BLOCK_ENTRIES", 24)
+    monkeypatch.setattr(arrays, "BLOCK_ENTRIES", 24)
     split = bounds.describe(x, y, weight, bias)
     for name, column in whole.columns().items():
         np.testing.assert_allclose(split.columns()[name], column, rtol=1e-9)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from classgap.measure.auditing import audit_counts
-from classgap.measure.views import html
+from classgap import Predictions, audit
+from classgap.measure.render import html
 from reports import HOSTILE, comparison, full_report
 from waiting import SECONDS
 
@@ -187,7 +187,8 @@ def test_thousand_classes_cost_little_more_than_ten(browser: Any, tmp_path: Path
     seconds = {}
     for size in (10, 1000):
         counts = rng.poisson(0.2, (size, size)) + np.diag(rng.integers(20, 200, size))
-        html.render_audit(audit_counts(counts, [f"class {k}" for k in range(size)]), tmp_path / f"{size}.html")
+        report = audit(Predictions.from_counts(counts, [f"class {k}" for k in range(size)]))
+        html.render_audit(report, tmp_path / f"{size}.html")
         visit = Visit(browser, tmp_path / f"{size}.html")
         seconds[size] = visit.processor_seconds()
         visit.page.fill("[data-table=pairs] input[type=search]", "class 7")

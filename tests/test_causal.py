@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from classgap._checks import InputError
+from classgap.checks import InputError
 from classgap.models import CausalNormHead
 
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from classgap import registry
-from classgap._checks import InputError
-from classgap.bench.jobs import job_key
-from classgap.train import TrainConfig, fit
-from classgap.train.counts import LONG_TAIL
-from classgap.train.run import start
+from classgap.checks import InputError
+from classgap.suites.jobs import job_key
+from classgap.training import TrainConfig, fit
+from classgap.training.counts import LONG_TAIL
+from classgap.training.run import start
 
 SMALL = ["epochs=1", "batch=24", "optim.lr=0.05", "model=mlp-16", "data.val_fraction=0", "data.per_class=none"]
 

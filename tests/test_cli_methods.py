@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from classgap import registry
-from classgap._cards import card, plain
-from classgap._checks import InputError
-from classgap.cli._app import app
+from classgap.cards import card, plain
+from classgap.checks import InputError
+from classgap.cli.app import app
 
 
 def run(*args: str) -> str:
@@ -91,7 +91,7 @@ class NoTorch:
             raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
 sys.meta_path.insert(0, NoTorch())
-from classgap.cli._app import app
+from classgap.cli.app import app
 app(["methods"], standalone_mode=False)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
-from classgap._checks import InputError
-from classgap.measure import confusion
-from classgap.measure.confusion import Confusion, ConfusionCounter
+from classgap.checks import InputError
+from classgap.predictions import confusion
+from classgap.predictions.confusion import Confusion, ConfusionCounter
 from reference import metrics as reference
 
 codes = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=60)

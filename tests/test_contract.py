@@ -12,7 +12,7 @@ import torch.multiprocessing as mp
 
 import two_processes
 from classgap import registry
-from classgap._checks import InputError
+from classgap.checks import InputError
 from classgap.losses import ClassLoss
 from contract import CLASSES, WIDTH, build, call, gradients, inputs, one_hot
 

@@ -15,13 +15,13 @@ from sklearn.datasets import load_digits
 
 import classgap
 from classgap import posthoc
-from classgap._checks import InputError
-from classgap.bench.jobs import job_key
+from classgap.checks import InputError
 from classgap.heads import CosineHead, FeatureTap, cosine_heads
 from classgap.losses import MR2Loss
 from classgap.models import build_model
-from classgap.train import Progress, TrainConfig, fit
-from classgap.train.run import start
+from classgap.suites.jobs import job_key
+from classgap.training import Progress, TrainConfig, fit
+from classgap.training.run import start
 
 SMALL = ["data.per_class=13", "epochs=3", "batch=24", "optim.lr=0.05", "model=mlp-16"]
 LONG_TAIL = ["data.profile=exponential", "data.per_class=40", "data.imbalance=8"]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from classgap._checks import InputError
+from classgap.checks import InputError
 from classgap.data import Batches, Normalise, Split, load_data, load_source, policies, profile_counts, shuffled
 from classgap.data.splits import choose, hold_out, split_hash
 
@@ -263,7 +263,7 @@ def test_normalise() -> None:
 def test_data_verbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from typer.testing import CliRunner
 
-    from classgap.cli._app import app
+    from classgap.cli.app import app
 
     monkeypatch.setenv("CLASSGAP_DATA", str(tmp_path))
     listed = CliRunner().invoke(app, ["data", "list"])

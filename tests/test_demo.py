@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from classgap.cli import demo
-from classgap.cli._app import app
+from classgap.cli.app import app
 
 
 def test_demo_trains_compares_and_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

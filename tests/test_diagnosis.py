@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from classgap._checks import InputError
-from classgap.measure import geometry
-from classgap.measure.causes import diagnosis, evidence
-from classgap.measure.causes.diagnosis import diagnose
-from classgap.measure.causes.mislabelled import wrong_labels
+from classgap.checks import InputError
+from classgap.measure.diagnostics import geometry
+from classgap.measure.diagnostics.causes import diagnosis, signals
+from classgap.measure.diagnostics.causes.diagnosis import diagnose
+from classgap.measure.diagnostics.causes.mislabelled import wrong_labels
 
 K, N, D = 12, 80, 16
 
@@ -278,11 +278,11 @@ def test_a_cause_against_the_trend_is_not_named():
     model.x = model.means[model.y] + (model.x - model.means[model.y]) * stretch[model.y][:, None]
     counts = np.full((K, K), 1)
     np.fill_diagonal(counts, 20 + 5 * np.arange(K))
-    outcome = evidence.Outcome.of(counts, tuple(map(str, range(K))))
+    outcome = signals.Outcome.of(counts, tuple(map(str, range(K))))
     shape = geometry.describe(model.x, model.y, K)
-    assert np.isnan(evidence.scatter(outcome, shape.spread).p_values).all()
+    assert np.isnan(signals.scatter(outcome, shape.spread).p_values).all()
     agreeing = replace(outcome, correct=outcome.correct[::-1], support=outcome.support[::-1])
-    assert evidence.scatter(agreeing, shape.spread).p_values[-1] < 1e-6
+    assert signals.scatter(agreeing, shape.spread).p_values[-1] < 1e-6
 
 
 def test_crowding_against_the_trend_is_not_named():
@@ -294,8 +294,8 @@ def test_crowding_against_the_trend_is_not_named():
     for order, untested in ((slice(None, None, -1), True), (slice(None), False)):
         counts = np.full((K, K), 1)
         np.fill_diagonal(counts, (20 + 5 * np.arange(K))[order])
-        outcome = evidence.Outcome.of(counts, tuple(map(str, range(K))))
-        assert np.isnan(evidence.crowding(outcome, shape).p_values).all() == untested
+        outcome = signals.Outcome.of(counts, tuple(map(str, range(K))))
+        assert np.isnan(signals.crowding(outcome, shape).p_values).all() == untested
 
 
 @pytest.mark.parametrize(
@@ -315,7 +315,7 @@ def test_bad_input_is_named(change, message):
 
 
 def test_real_embeddings(shared_data):
-    """Nearest-mean classifier on CIFAR-100: the usual suspects, from evidence."""
+    """Nearest-mean classifier on CIFAR-100: the usual suspects, from signals."""
     archive = np.load(shared_data / "cifar100_effnetlite0_pca256.npz")
     x, y = archive["x_test"].astype(np.float32), archive["y_test"].astype(int)
     names = archive["class_names"].astype(str).tolist()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from classgap import registry
-from classgap._checks import InputError
+from classgap.checks import InputError
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "own_method"
 

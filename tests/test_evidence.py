@@ -11,8 +11,8 @@ from types import ModuleType
 
 import pytest
 
-from classgap.bench import Suite, load_suite, read_results
-from classgap.bench.records import archive_of, read_records
+from classgap.suites import Suite, load_suite, read_results
+from classgap.suites.records import archive_of, read_records
 
 EVIDENCE = Path(__file__).resolve().parents[1] / "benchmarks" / "evidence"
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from classgap import audit, compare
-from classgap._checks import InputError
+from classgap.checks import InputError
 from classgap.measure.gate import Condition, check, parse
 
 _RNG = np.random.default_rng(0)
@@ -84,6 +84,20 @@ def test_verdict_may_be_asked_for():
     assert check(COMPARISON, [f"verdict == {kind}"])[0].failed
     assert not check(COMPARISON, ["verdict == worse"])[0].failed
     assert check(COMPARISON, ["verdict != noise"])[0].failed
+
+
+def test_losses_may_be_asked_for():
+    worse = compare(BETTER, REPORT, n_boot=100)
+    lost, gained, low = check(worse, ["any class lost", " any  class gained ", "worst.delta.low < -0.05"])
+    assert lost.failed
+    assert "classes lost significantly ('" in lost.sentence
+    assert not gained.failed
+    assert gained.sentence.startswith("passed: 0 of 6 classes gained")
+    assert low.failed
+    assert not check(COMPARISON, ["any class lost"])[0].failed
+    assert check(COMPARISON, ["any class gained"])[0].failed
+    with pytest.raises(InputError, match="only be asked of a comparison"):
+        check(REPORT, ["any class lost"])
 
 
 def test_an_undefined_number_fails_instead_of_passing():

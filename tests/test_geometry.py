@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from classgap._checks import InputError
-from classgap.measure import classwise, geometry
-from classgap.measure.geometry import fisher, spread
-from classgap.measure.geometry.angles import angles_between, largest_margin
-from classgap.measure.geometry.fisher import fisher_separability
+from classgap import arrays
+from classgap.checks import InputError
+from classgap.measure.diagnostics import geometry
+from classgap.measure.diagnostics.geometry import fisher, spread
+from classgap.measure.diagnostics.geometry.angles import angles_between, largest_margin
+from classgap.measure.diagnostics.geometry.fisher import fisher_separability
 from reference import geometry as reference
 
 
@@ -359,7 +360,7 @@ def test_equal_means_are_no_collapse():
 def test_block_size_does_not_matter(monkeypatch):
     x, y, weight, bias = clusters()
     whole = geometry.describe(x, y, 4, weight=weight, bias=bias)
-    monkeypatch.setattr(classwise, "BLOCK_ENTRIES", 40)
+    monkeypatch.setattr(arrays, "BLOCK_ENTRIES", 40)
     split = geometry.describe(x, y, 4, weight=weight, bias=bias)
     for name, column in whole.columns().items():
         np.testing.assert_allclose(split.columns()[name], column, rtol=1e-6, err_msg=name)

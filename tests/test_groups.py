@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from classgap.measure import groups
-from classgap.measure.groups import by_frequency, cross_fit, membership, third_sizes, thirds
-from classgap.measure.intervals import mean_interval
+from classgap.measure.statistics import groups
+from classgap.measure.statistics.groups import by_frequency, cross_fit, membership, third_sizes, thirds
+from classgap.measure.statistics.intervals import mean_interval
 from reference import metrics as reference
 
 maybe_accuracy = st.one_of(st.just(np.nan), st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0]))
@@ -92,8 +92,18 @@ def test_cross_fitted_thirds_have_intervals_that_cover(truth):
 
 def test_cross_fit_with_single_samples_and_absent_classes():
     fit = cross_fit(*_cells(np.array([1, 0, 3, 0]), np.array([1, 1, 4, 0])), 4, rng=np.random.default_rng(0))
-    assert np.isfinite(fit.means[0, 0])
+    assert np.isfinite(fit.means).all()
     assert fit.squared[:, 3].tolist() == [0, 0, 0]
+    np.testing.assert_allclose(
+        fit.squared.sum(), 3
+    )  # each third is one class, and every class is scored in every split
+
+
+def test_cross_fit_of_single_samples_ranks_without_looking():
+    """With one sample per class nothing is left to rank by: the thirds are fixed, not those that came out worst."""
+    rng = np.random.default_rng(0)
+    hard = [cross_fit(*_cells(rng.binomial(1, 0.7, 30), np.ones(30, int)), 30, rng=rng).means[2, 0] for _ in range(200)]
+    assert np.mean(hard) == pytest.approx(0.7, abs=0.03)
 
 
 def test_every_ranking_is_explained_in_one_line():

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from classgap._checks import InputError
+from classgap.checks import InputError
 from classgap.heads import CosineHead, FeatureTap, replace_head
 
 IMAGES = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))

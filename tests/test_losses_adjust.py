@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from classgap._checks import InputError
+from classgap.checks import InputError
 from classgap.losses import BalancedSoftmaxLoss, LADELoss, LogitAdjustedLoss, VSLoss, lade_regularizer
 from reference import adjust
 

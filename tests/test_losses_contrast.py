@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from classgap._checks import InputError
+from classgap.checks import InputError
 from classgap.heads import CosineHead, FeatureTap
 from classgap.losses import (
     BalancedSoftmaxLoss,

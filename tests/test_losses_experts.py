@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from classgap import registry
-from classgap._checks import InputError
+from classgap.checks import InputError
 from classgap.heads import FeatureTap
 from classgap.losses import BalancedSoftmaxLoss, LearningFromFailureLoss, NCLLoss, mutual_distillation
 from classgap.models import Experts

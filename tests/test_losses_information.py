@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from classgap._checks import InputError
+from classgap.checks import InputError
 from classgap.losses import CMICLoss, ConfusionalSpectralLoss, concentration, confusion_direction, separation
 from reference import information
 

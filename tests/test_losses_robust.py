@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from classgap._checks import InputError
+from classgap.checks import InputError
 from classgap.losses import FairDROLoss, GroupDROLoss, chi_square_weights
 from reference import robust
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from classgap._checks import InputError
-from classgap.measure import calibration, classwise, margins
+from classgap import arrays
+from classgap.checks import InputError
+from classgap.measure.diagnostics import calibration, margins
 from reference import geometry as reference
 
 
@@ -159,7 +160,7 @@ def test_block_size_does_not_matter(module, monkeypatch):
         return calibration.describe(p, y).columns()
 
     whole = numbers()
-    monkeypatch.setattr(classwise, "BLOCK_ENTRIES", 16)
+    monkeypatch.setattr(arrays, "BLOCK_ENTRIES", 16)
     for name, column in numbers().items():
         np.testing.assert_allclose(column, whole[name], rtol=1e-12)
 

@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional as F
 
 from classgap import registry
-from classgap._cards import card
+from classgap.cards import card
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 TRAINED: tuple[registry.Kind, ...] = ("loss", "stage", "sampler", "optimizer", "augmentation", "mix")
@@ -111,7 +111,7 @@ def test_effects_in_words() -> None:
     ],
 )
 def test_a_variant_is_a_method_only_with_its_defaults(variant: dict[str, Any], owner: tuple[str, str] | None) -> None:
-    from classgap.bench import Variant
+    from classgap.suites import Variant
 
     assert script("methods_measured").card_of(Variant("v", **variant)) == owner
 

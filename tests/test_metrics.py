@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from classgap.measure.metrics import CORRECTED, FROM_ACCURACY, METRICS, evaluate, label
+from classgap.measure.statistics.metrics import CORRECTED, FROM_ACCURACY, METRICS, evaluate, label
 from reference import metrics as reference
 
 accuracies = st.lists(st.integers(0, 1000).map(lambda hits: hits / 1000), min_size=1, max_size=25)

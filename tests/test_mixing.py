@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from classgap._checks import InputError
+from classgap.checks import InputError
 from classgap.data import cutmix, mixup
 from classgap.losses import CenterLoss, MR2Loss
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from classgap._checks import InputError
+from classgap.checks import InputError
 from classgap.heads import CosineHead, FeatureTap
 from classgap.models import build_model
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from classgap._checks import InputError
+from classgap.checks import InputError
 from classgap.losses import (
     MR2Loss,
     gamma_margin_cross_entropy,
@@ -204,7 +204,7 @@ def test_pull_in_chunks_is_the_same(monkeypatch):
     slack = torch.tensor(0.2)
     whole = within_class_pull(features, target, slack)
     (gradient,) = torch.autograd.grad(whole.sum(), features)
-    monkeypatch.setattr("classgap.stats.pairs._CHUNK", 7 * D)
+    monkeypatch.setattr("classgap.batchstats.pairs._CHUNK", 7 * D)
     parts = within_class_pull(features, target, slack)
     torch.testing.assert_close(parts, whole)
     torch.testing.assert_close(torch.autograd.grad(parts.sum(), features)[0], gradient)
@@ -284,7 +284,7 @@ def test_numpy_and_tensors_agree(monkeypatch, temperature, options):
         yield from (criterion.gamma, criterion.sbar, *criterion.state_dict().values())
 
     expected = list(steps())
-    monkeypatch.setattr("classgap.stats.arrays.on_host", lambda tensor: False)
+    monkeypatch.setattr("classgap.batchstats.arrays.on_host", lambda tensor: False)
     torch.testing.assert_close(list(steps()), expected, equal_nan=True)
 
 

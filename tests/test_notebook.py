@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from classgap.measure import audit, compare
-from classgap.measure.report import AuditReport
+from classgap.measure.audit_report import AuditReport
 from reports import HOSTILE, comparison, full_report, label_report
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_
 
-from classgap._checks import InputError
+from classgap.checks import InputError
 from classgap.losses import CenterLoss, CrossEntropyLoss
 from classgap.optim import SAM, AdaptiveSAM
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from lightning_fabric import Fabric
 
-from classgap.bench import Published, Suite, Task, Variant, load_suite
 from classgap.data import load_data
-from classgap.train import TrainConfig, fit
-from classgap.train.phases import open_run
+from classgap.suites import Published, Suite, Task, Variant, load_suite
+from classgap.training import TrainConfig, fit
+from classgap.training.stages.base import open_run
 
 ROOT = Path(__file__).resolve().parents[1]
 PAPERS = ROOT / "benchmarks" / "papers"

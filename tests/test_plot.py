@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from classgap._checks import InputError
+from classgap.checks import InputError
 from classgap.measure import audit
-from classgap.measure.geometry.embedding import embed, hard_and_confused, mostly_taken_for
-from classgap.measure.views import plot
+from classgap.measure.diagnostics.geometry.embedding import embed, hard_and_confused, mostly_taken_for
+from classgap.measure.render import plot
 from reports import HOSTILE, comparison, full_report, label_report
 
 ALL = {"accuracy_by_class", "worst_pairs", "spread_accuracy", "margins", "max_distances", "reliability", "embedding"}

@@ -13,10 +13,10 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from classgap import registry
-from classgap._cards import card
-from classgap._checks import InputError
-from classgap.bench.records import read_records
+from classgap.cards import card
+from classgap.checks import InputError
 from classgap.posthoc import PostHocMethod, load, save
+from classgap.suites.records import read_records
 from posthoc_data import Task, long_tailed_task
 
 METHODS = {m.name: m for m in registry.methods("posthoc")}

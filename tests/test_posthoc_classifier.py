@@ -13,7 +13,7 @@ from sklearn.neighbors import NearestCentroid
 from sklearn.svm import SVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from classgap._checks import InputError
+from classgap.checks import InputError
 from classgap.posthoc import CRT, MARC, GapDial, LogitAdjustment, PostHocClassifier
 
 

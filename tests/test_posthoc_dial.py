@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from classgap._checks import InputError
+from classgap.checks import InputError
 from classgap.measure import audit, compare
 from classgap.posthoc import RULES, GapDial
-from classgap.posthoc._base import balanced_accuracy
-from classgap.posthoc._dial import STRENGTHS, _Base, _Contest
-from classgap.posthoc._evidence import Evidence
-from classgap.posthoc._repair import applicable, repair
-from classgap.posthoc._select import choose, fold_numbers, splits
+from classgap.posthoc.estimators.base import balanced_accuracy
+from classgap.posthoc.estimators.gap_dial import STRENGTHS, _Base, _Contest
+from classgap.posthoc.fixing import applicable, repair
+from classgap.posthoc.held_out import Evidence
+from classgap.posthoc.selection import choose, fold_numbers, splits
 from posthoc_data import Task, long_tailed_task
 from reference import posthoc as reference
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from classgap._checks import InputError
+from classgap.checks import InputError
 from classgap.posthoc import (
     CRT,
     LWS,
@@ -22,9 +22,9 @@ from classgap.posthoc import (
     load,
     save,
 )
-from classgap.posthoc._base import balanced_accuracy, class_weights
-from classgap.posthoc._crt import _weighted_cross_entropy
-from classgap.posthoc._disalign import _aligned_cross_entropy
+from classgap.posthoc.estimators.base import balanced_accuracy, class_weights
+from classgap.posthoc.estimators.crt import _weighted_cross_entropy
+from classgap.posthoc.estimators.disalign import _aligned_cross_entropy
 from posthoc_data import Task, long_tailed_task
 from reference import posthoc as reference
 
@@ -80,7 +80,7 @@ def test_marc_minimises_equation_11_and_nothing_else(task: Task) -> None:
 def test_marc_in_steps_is_the_papers_sgd(
     task: Task, normalize: str, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("classgap.posthoc._marc._BATCH", batch)
+    monkeypatch.setattr("classgap.posthoc.estimators.marc._BATCH", batch)
     size = min(batch, len(task.y))
     steps = 30 * (len(task.y) // size)
     marc = MARC(normalize=normalize, steps=steps).fit(task.scores, task.y, **task.context)

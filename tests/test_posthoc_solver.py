@@ -9,12 +9,12 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 from classgap.posthoc import LWS, MARC, VectorScaling
-from classgap.posthoc import _solver as solver
-from classgap.posthoc import _sweep as sweep
-from classgap.posthoc._base import class_weights
-from classgap.posthoc._model import LocalModel
-from classgap.posthoc._solver import lbfgs, solve
-from classgap.posthoc._sweep import ClasswiseProblem, evaluate
+from classgap.posthoc.estimators.base import class_weights
+from classgap.posthoc.solver import minimize as solver
+from classgap.posthoc.solver import sweep
+from classgap.posthoc.solver.local_model import LocalModel
+from classgap.posthoc.solver.minimize import lbfgs, solve
+from classgap.posthoc.solver.sweep import ClasswiseProblem, evaluate
 from posthoc_data import long_tailed_task
 
 

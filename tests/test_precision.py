@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from classgap._checks import InputError
-from classgap.train import TrainConfig, precision
-from classgap.train.precision import LIMIT, VARIABLE, probe_bf16, require_precision, set_up_precision
+from classgap.checks import InputError
+from classgap.training import TrainConfig, precision
+from classgap.training.precision import LIMIT, VARIABLE, probe_bf16, require_precision, set_up_precision
 from waiting import SECONDS
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGILL that a process can send to itself")
@@ -161,8 +161,8 @@ def test_training_stops_with_a_sentence_where_no_setting_works(processor: Any, t
 def test_bench_workers_take_the_setting_that_works(processor: Any, tmp_path: Path) -> None:
     """Also after a job in single precision has made the worker compute."""
     (tmp_path / "mine.py").write_text(
-        "from classgap.bench import Suite, Task, Variant\n"
-        "from classgap.train import TrainConfig\n"
+        "from classgap.suites import Suite, Task, Variant\n"
+        "from classgap.training import TrainConfig\n"
         "def suite():\n"
         f"    base = TrainConfig().override({SMALL})\n"
         "    variants = (Variant('single', settings=('precision=32-true',)), Variant('half'))\n"
@@ -182,14 +182,14 @@ def test_the_simulated_processor_does_kill(processor: Any) -> None:
 @pytest.mark.parametrize("how", ["settings", "recipe", "resume"])
 def test_the_command_line_chooses_before_it_loads_torch(tmp_path: Path, how: str) -> None:
     (tmp_path / "recipe.py").write_text(
-        f"from classgap.train import TrainConfig\nconfig = lambda quick: TrainConfig().override({SMALL})\n"
+        f"from classgap.training import TrainConfig\nconfig = lambda quick: TrainConfig().override({SMALL})\n"
     )
     config = TrainConfig().override(SMALL)
     (tmp_path / "run.json").write_text(json.dumps({"config": config.to_dict()}))
     words = {"settings": _sets(), "recipe": ["recipe.py"], "resume": ["--resume", "--out", "."]}[how]
     program = (
-        "import sys, classgap.train.precision as precision\n"
-        "from classgap.cli._app import app\n"
+        "import sys, classgap.training.precision as precision\n"
+        "from classgap.cli.app import app\n"
         "def check(name, **_):\n"
         "    sys.exit(f'{name}, torch loaded: {\"torch\" in sys.modules}')\n"
         "precision.set_up_precision = check\n"

@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from classgap import registry
-from classgap._checks import InputError
+from classgap.checks import InputError
 from classgap.samplers import (
     ClassAwareSampler,
     ClassBalancedSampler,

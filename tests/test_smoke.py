@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from classgap import registry
-from classgap.train import TrainConfig, fit
+from classgap.training import TrainConfig, fit
 
 SMALL = [
     *("data.per_class=60", "data.profile=exponential", "data.imbalance=4", "data.val_fraction=0"),

@@ -15,11 +15,11 @@ from safetensors.torch import load_file
 
 import classgap
 from classgap import posthoc
-from classgap._checks import InputError
+from classgap.checks import InputError
 from classgap.data import Batches, Normalise, Split, mixup, policies
 from classgap.samplers import ClassBalancedSampler
-from classgap.train import Progress, TrainConfig, fit
-from classgap.train.epoch import read_log
+from classgap.training import Progress, TrainConfig, fit
+from classgap.training.epoch import read_log
 from reference import posthoc as reference
 
 SMALL = ["data.per_class=13", "epochs=3", "batch=24", "optim.lr=0.05", "model=mlp-16"]
@@ -103,7 +103,7 @@ def test_just_train_twice_without_errors_is_plain_training(tmp_path: Path) -> No
 
 
 def test_just_train_twice_repeats_what_the_first_model_gets_wrong(tmp_path: Path) -> None:
-    from classgap.train.run import start
+    from classgap.training.run import start
 
     config = TrainConfig().override([*SMALL, "stage=jtt", "stage.factor=4", "stage.first=1", "method=dbm"])
     trainer = start(config, tmp_path, accelerator="cpu")
@@ -139,7 +139,7 @@ def test_marc_as_a_stage_is_equation_11_by_the_papers_steps(tmp_path: Path) -> N
     run(tmp_path, "stage=marc", *LONG_TAIL)
     with np.load(tmp_path / "stage1" / "predictions_test.npz") as before:
         norms = np.linalg.norm(before["weight"], axis=1)
-    from classgap.train.run import start
+    from classgap.training.run import start
 
     trainer: Any = start(
         TrainConfig().override([*SMALL, *LONG_TAIL, "stage=marc"]), tmp_path, accelerator="cpu", resume=True
@@ -157,17 +157,15 @@ def test_marc_as_a_stage_is_equation_11_by_the_papers_steps(tmp_path: Path) -> N
 @pytest.mark.parametrize("method", ["cross_entropy", "dbm"])  # a linear head and a cosine one
 def test_average_margins_after_marc_are_the_calibrated_ones(tmp_path: Path, method: str) -> None:
     """ω d + β (eq. 8) with the norms of the head before calibration, not the margins of the folded head."""
-    from classgap.measure.files.tables import audit_predictions, read_predictions
-
     run(tmp_path, "stage=marc", f"method={method}", *LONG_TAIL)
     marc: Any = posthoc.load(tmp_path)
     with np.load(tmp_path / "stage1" / "predictions_test.npz") as before:
         scores, y, weight = before["scores"], before["y_true"], before["weight"]
     norms = np.linalg.norm(weight, axis=1)  # of a cosine head: its scale
     expected = reference.marc_margins(scores, y, norms, marc.omega_, marc.beta_)
-    report = audit_predictions(read_predictions([tmp_path / "predictions_test.npz"]))
+    report = classgap.audit(tmp_path / "predictions_test.npz")
     np.testing.assert_allclose(report.per_class["average_margin"], expected, rtol=1e-3, atol=1e-4)
-    stage1 = audit_predictions(read_predictions([tmp_path / "stage1" / "predictions_test.npz"]))
+    stage1 = classgap.audit(tmp_path / "stage1" / "predictions_test.npz")
     assert stage1.samples is not None
     assert stage1.samples.margin_norms is None
 
@@ -197,7 +195,7 @@ def test_tau_normalisation_is_chosen_on_the_validation_set_and_served_by_the_net
 
 
 def test_a_fitted_stage_sees_augmented_samples_as_often_as_asked(tmp_path: Path) -> None:
-    from classgap.train.run import start
+    from classgap.training.run import start
 
     settings = [*SMALL, "data.augment=crop", "stage=marc", "stage.passes=3", "epochs=1"]
     trainer: Any = start(TrainConfig().override(settings), tmp_path, accelerator="cpu")
@@ -450,7 +448,7 @@ def test_parts_that_a_run_does_not_have_leave_no_trace() -> None:
 def test_command_line_says_which_stage_it_is_in(tmp_path: Path) -> None:
     from typer.testing import CliRunner
 
-    from classgap.cli._app import app
+    from classgap.cli.app import app
 
     sets = [part for s in (*SMALL, "method=dbm", "stage=jtt") for part in ("--set", s)]
     done = CliRunner().invoke(app, ["train", *sets, "--out", str(tmp_path / "run")])
@@ -473,7 +471,7 @@ def test_sharpness_aware_steps_with_a_gradient_scaler(tmp_path: Path) -> None:
     from lightning_fabric.plugins.precision import MixedPrecision
 
     from classgap.data import load_data
-    from classgap.train.loop import Trainer
+    from classgap.training.loop import Trainer
 
     config = TrainConfig().override([*SMALL, "wrapper=sam", "wrapper.rho=0.5", "optim.clip=0.5", "optim.accumulate=2"])
     states = []

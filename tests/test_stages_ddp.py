@@ -14,7 +14,7 @@ import torch.multiprocessing as mp
 from safetensors.torch import load_file
 
 import stage_workers
-from classgap.train.epoch import EpochMeter
+from classgap.training.epoch import EpochMeter
 
 
 @pytest.fixture(scope="module")
@@ -68,5 +68,5 @@ def test_all_processes_stop_when_one_diverges(monkeypatch: pytest.MonkeyPatch) -
     meter = EpochMeter(2, torch.device("cpu"))
     meter.add(torch.eye(2), torch.eye(2), torch.arange(2), {"loss": torch.tensor(1.0)})
     assert meter.finite()
-    monkeypatch.setattr("classgap.train.epoch.all_reduce_sum", lambda *sums: tuple(s + torch.nan for s in sums))
+    monkeypatch.setattr("classgap.training.epoch.all_reduce_sum", lambda *sums: tuple(s + torch.nan for s in sums))
     assert not meter.finite()

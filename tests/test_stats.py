@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from classgap._checks import InputError
-from classgap.stats import SPREADS, ClassMoments, class_pairs, class_sums
+from classgap.batchstats import SPREADS, ClassMoments, class_pairs, class_sums
+from classgap.checks import InputError
 from reference import mr2 as reference
 
 

@@ -11,17 +11,10 @@ import polars as pl
 import pytest
 from safetensors.numpy import save_file
 
-from classgap._checks import InputError
-from classgap.measure.files.tables import (
-    Columns,
-    Predictions,
-    align,
-    audit_predictions,
-    compare_tables,
-    read_names,
-    read_predictions,
-    read_train_counts,
-)
+from classgap import Columns, Predictions, audit, compare
+from classgap.checks import InputError
+from classgap.predictions import align, read_names, read_train_counts
+from classgap.predictions.files import count_two_tables
 
 NAMES = ["ant", "bee", "cat"]
 TRUE = np.array([0, 0, 1, 1, 2, 2, 2])
@@ -30,13 +23,7 @@ COUNTS = [[1, 1, 0], [0, 2, 0], [1, 0, 2]]
 
 
 def confusion(found: Predictions) -> list[list[int]]:
-    if found.confusion is not None:
-        return found.confusion.counts.tolist()
-    assert found.y_true is not None
-    assert found.y_pred is not None
-    counts = np.zeros((len(found.classes),) * 2, dtype=int)
-    np.add.at(counts, (found.y_true, found.y_pred), 1)
-    return counts.tolist()
+    return found.confusion.counts.tolist()
 
 
 def write(path: Path, columns: dict[str, Any]) -> Path:
@@ -61,10 +48,10 @@ def write(path: Path, columns: dict[str, Any]) -> Path:
 )
 def test_label_kinds(tmp_path: Path, ending: str, rows: bool, labels: Any, classes: tuple[str, ...]) -> None:
     file = write(tmp_path / f"p.{ending}", {"file": ["x"] * 7, "Label": labels(TRUE), "prediction": labels(PRED)})
-    found = read_predictions([file], rows=rows)
+    found = Predictions.read([file], rows=rows)
     assert found.classes == classes
     assert found.num_samples == 7
-    assert (found.confusion is None) == rows
+    assert found.has_rows == rows
     expected = np.array(COUNTS)
     if classes[0] == "07":
         expected = expected[[1, 0, 2]][:, [1, 0, 2]]
@@ -74,16 +61,16 @@ def test_label_kinds(tmp_path: Path, ending: str, rows: bool, labels: Any, class
 def test_categories_and_booleans(tmp_path: Path) -> None:
     frame = pl.DataFrame({"y": np.array(NAMES)[TRUE], "pred": np.array(NAMES)[PRED]}).cast(pl.Categorical)
     frame.write_parquet(tmp_path / "c.parquet")
-    assert confusion(read_predictions([tmp_path / "c.parquet"])) == COUNTS
+    assert confusion(Predictions.read([tmp_path / "c.parquet"])) == COUNTS
     file = write(tmp_path / "b.parquet", {"y_true": [True, False, True], "y_pred": [True, True, True]})
-    assert confusion(read_predictions([file])) == [[0, 1], [0, 2]]
+    assert confusion(Predictions.read([file])) == [[0, 1], [0, 2]]
     file = write(tmp_path / "f.parquet", {"y_true": TRUE.astype(float), "y_pred": PRED})
-    assert confusion(read_predictions([file])) == COUNTS
+    assert confusion(Predictions.read([file])) == COUNTS
 
 
 def test_far_apart_integers(tmp_path: Path) -> None:
     file = write(tmp_path / "f.parquet", {"y_true": [1, 10**12, 5], "y_pred": [1, 5, 5]})
-    assert confusion(read_predictions([file])) == [[1, 0, 0], [0, 1, 0], [0, 1, 0]]
+    assert confusion(Predictions.read([file])) == [[1, 0, 0], [0, 1, 0], [0, 1, 0]]
 
 
 def test_folder_and_several_files_are_parts(tmp_path: Path) -> None:
@@ -91,38 +78,38 @@ def test_folder_and_several_files_are_parts(tmp_path: Path) -> None:
         write(tmp_path / f"part-{i}.parquet", {"y_true": TRUE[part], "y_pred": PRED[part]})
     (tmp_path / "_SUCCESS").touch()
     (tmp_path / ".part-0.parquet.crc").touch()
-    assert confusion(read_predictions([tmp_path])) == COUNTS
-    assert confusion(read_predictions(sorted(tmp_path.glob("part-*")))) == COUNTS
+    assert confusion(Predictions.read([tmp_path])) == COUNTS
+    assert confusion(Predictions.read(sorted(tmp_path.glob("part-*")))) == COUNTS
     reports: list[tuple[int, int]] = []
-    read_predictions([tmp_path], progress=lambda done, total: reports.append((done, total)))
+    Predictions.read([tmp_path], progress=lambda done, total: reports.append((done, total)))
     assert reports[-1] == (7, 7)
 
 
 def test_streaming_equals_rows_across_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("classgap.measure.files.frames.BATCH_ROWS", 100)
+    monkeypatch.setattr("classgap.predictions.tables.BATCH_ROWS", 100)
     rng = np.random.default_rng(0)
     true, pred = rng.integers(0, 30, (2, 5000))
     file = write(tmp_path / "p.parquet", {"y_true": true, "y_pred": pred})
-    assert confusion(read_predictions([file])) == confusion(read_predictions([file], rows=True))
+    assert confusion(Predictions.read([file])) == confusion(Predictions.read([file], rows=True))
 
 
 def test_scores_as_columns_list_or_prefix(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     scores = rng.normal(size=(7, 12))
     numbered = {f"score_{k}": scores[:, k] for k in (11, *range(11))}
-    found = read_predictions([write(tmp_path / "a.csv", {"label": TRUE, **numbered})])
+    found = Predictions.read([write(tmp_path / "a.csv", {"label": TRUE, **numbered})])
     assert found.scores is not None
     np.testing.assert_allclose(found.scores, scores)
-    assert found.y_pred is None
+    np.testing.assert_array_equal(found.y_pred, scores.argmax(1))
     assert len(found.classes) == 12
     listed = write(tmp_path / "b.parquet", {"label": TRUE, "logits": scores.tolist()})
-    np.testing.assert_array_equal(read_predictions([listed]).scores, scores)
+    np.testing.assert_array_equal(Predictions.read([listed]).scores, scores)
     arrays = pl.DataFrame({"label": TRUE, "out": pl.Series(scores)})
     arrays.write_parquet(tmp_path / "c.parquet")
-    np.testing.assert_array_equal(read_predictions([tmp_path / "c.parquet"], Columns(scores="out")).scores, scores)
+    np.testing.assert_array_equal(Predictions.read([tmp_path / "c.parquet"], Columns(scores="out")).scores, scores)
     named = {f"p_{name}": scores[:, k] for k, name in enumerate(NAMES)}
     file = write(tmp_path / "d.csv", {"label": np.array(NAMES)[TRUE], **named})
-    found = read_predictions([file], Columns(scores="p_"))
+    found = Predictions.read([file], Columns(scores="p_"))
     assert found.classes == tuple(NAMES)
     assert found.y_true is not None
     assert found.y_true.tolist() == TRUE.tolist()
@@ -146,13 +133,13 @@ def test_archives(tmp_path: Path, ending: str) -> None:
         "weight": rng.normal(size=(3, 4)), "bias": np.zeros(3), "train_counts": np.array([5, 6, 7]),
         "class_names": np.array(NAMES),
     }  # fmt: skip
-    found = read_predictions([archive(tmp_path / f"a.{ending}", **arrays)])
+    found = Predictions.read([archive(tmp_path / f"a.{ending}", **arrays)])
     assert found.classes == tuple(NAMES)
     assert found.train_counts is not None
     assert found.train_counts.tolist() == [5, 6, 7]
     for ours, theirs in ((found.scores, "logits"), (found.features, "features"), (found.weight, "weight")):
         np.testing.assert_array_equal(ours, arrays[theirs])
-    twice = read_predictions([tmp_path / f"a.{ending}"] * 2)
+    twice = Predictions.read([tmp_path / f"a.{ending}"] * 2)
     assert twice.num_samples == 14
     assert twice.weight is not None
     assert twice.weight.shape == (3, 4)
@@ -168,12 +155,12 @@ def test_bfloat16_is_widened(tmp_path: Path) -> None:
     text = json.dumps(header).encode()
     data = len(text).to_bytes(8, "little") + text + np.array([1, 0], dtype="<i8").tobytes() + raw
     (tmp_path / "b.safetensors").write_bytes(data)
-    np.testing.assert_array_equal(read_predictions([tmp_path / "b.safetensors"]).scores, values)
+    np.testing.assert_array_equal(Predictions.read([tmp_path / "b.safetensors"]).scores, values)
 
 
 def test_names_give_order_and_absent_classes(tmp_path: Path) -> None:
     numbers = write(tmp_path / "n.csv", {"y_true": TRUE, "y_pred": PRED})
-    found = read_predictions(
+    found = Predictions.read(
         [numbers], class_names=[*NAMES, "dog"], train_counts={"ant": 1, "bee": 2, "cat": 3, "dog": 4}
     )
     assert found.classes == ("ant", "bee", "cat", "dog")
@@ -181,16 +168,16 @@ def test_names_give_order_and_absent_classes(tmp_path: Path) -> None:
     assert found.train_counts is not None
     assert found.train_counts.tolist() == [1, 2, 3, 4]
     mixed = write(tmp_path / "m.csv", {"y_true": np.array(NAMES)[TRUE], "y_pred": PRED})
-    assert confusion(read_predictions([mixed], class_names=NAMES)) == COUNTS
+    assert confusion(Predictions.read([mixed], class_names=NAMES)) == COUNTS
     # Numbers that are names themselves are names, not positions.
     renamed = write(tmp_path / "r.csv", {"y_true": [7, 3], "y_pred": [7, 7]})
-    assert confusion(read_predictions([renamed], class_names=["3", "7"])) == [[0, 1], [0, 1]]
+    assert confusion(Predictions.read([renamed], class_names=["3", "7"])) == [[0, 1], [0, 1]]
 
 
 def test_semicolons_and_late_names(tmp_path: Path) -> None:
     file = tmp_path / "s.csv"
     file.write_text("target;pred\n" + "1;1\n" * 20_000 + "owl;1\n", encoding="utf-8")
-    assert read_predictions([file]).classes == ("1", "owl")
+    assert Predictions.read([file]).classes == ("1", "owl")
 
 
 def test_names_files(tmp_path: Path) -> None:
@@ -249,8 +236,8 @@ GOOD = {"y_true": [0, 1], "y_pred": [0, 1]}
         ("a.csv", {"y": [0, 1], "score_0": [0.5, 1], "score_1": ["u", "v"]}, {}, "must hold numbers"),
         ("a.csv", {"y": [0, 1], "score_0": [0.5, None], "score_1": [1, 2]}, {}, "empty cells"),
         ("a.parquet", {"y": [0, 1], "scores": [[0.5], [1.0, 2.0]]}, {}, "equally long, got 1 to 2"),
-        ("a.npz", {"y_true": [0, 1], "y_pred": [0]}, {}, "y_true has 2 rows but y_pred has 1"),
-        ("a.npz", {"y_true": [[0, 1]], "y_pred": [0]}, {}, "one label a row"),
+        ("a.npz", {"y_true": [0, 1], "y_pred": [0]}, {}, "'y_pred' must have one entry per sample .* 2, got 1"),
+        ("a.npz", {"y_true": [[0, 1]], "y_pred": [0]}, {}, "one label per row.*argmax"),
         ("a.npz", {"y_true": [0, 1], "scores": [0.5, 1]}, {}, "matrix of numbers"),
         ("a.csv", GOOD, {"train_counts": [3]}, "1 training counts for 2 classes"),
         ("a.csv", GOOD, {"train_counts": {"0": 3}}, "lack class '1'"),
@@ -259,18 +246,18 @@ GOOD = {"y_true": [0, 1], "y_pred": [0, 1]}
 )  # fmt: skip
 def test_unreadable(tmp_path: Path, name: str, content: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
-        read_predictions([bad(tmp_path, name, content)], **options)
+        Predictions.read([bad(tmp_path, name, content)], **options)
     assert "\n" not in str(caught.value)
 
 
 def test_unreadable_folders_and_mixtures(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds no prediction file"):
-        read_predictions([tmp_path])
+        Predictions.read([tmp_path])
     files = [write(tmp_path / "a.csv", GOOD), write(tmp_path / "a.parquet", GOOD)]
     with pytest.raises(InputError, match="of one format"):
-        read_predictions(files)
+        Predictions.read(files)
     with pytest.raises(InputError, match="more than the 65,536 classes"):
-        read_predictions([write(tmp_path / "ids.parquet", {"y_true": np.arange(70_000), "y_pred": np.arange(70_000)})])
+        Predictions.read([write(tmp_path / "ids.parquet", {"y_true": np.arange(70_000), "y_pred": np.arange(70_000)})])
 
 
 @pytest.mark.parametrize(
@@ -297,7 +284,7 @@ def test_unreadable_counts(tmp_path: Path, name: str, text: str) -> None:
 def test_audit_keeps_positions_whatever_the_names(tmp_path: Path, names: list[str]) -> None:
     file = archive(tmp_path / "a.npz", y_true=np.array(names)[TRUE], y_pred=np.array(names)[PRED])
     for rows in (file, write(tmp_path / "a.csv", {"y_true": np.array(names)[TRUE], "y_pred": np.array(names)[PRED]})):
-        report = audit_predictions(read_predictions([rows], class_names=names))
+        report = audit(Predictions.read([rows], class_names=names))
         assert report.classes == tuple(names)
         assert report.confusion.counts.tolist() == COUNTS
 
@@ -307,29 +294,92 @@ def test_alignment_by_id(tmp_path: Path) -> None:
     columns = Columns(id="id")
     first = write(tmp_path / "a.csv", {"y_true": TRUE, "y_pred": PRED, "id": np.arange(7)})
     second = write(tmp_path / "b.csv", {"y_true": TRUE[order], "y_pred": PRED[order], "id": np.arange(7)[order]})
-    runs = align([read_predictions([file], columns) for file in (first, second)])
+    runs = align([Predictions.read([file], columns) for file in (first, second)])
     assert [run.y_pred.tolist() for run in runs if run.y_pred is not None] == [PRED.tolist()] * 2
     twice = write(tmp_path / "c.csv", {"y_true": TRUE, "y_pred": PRED, "id": [0, 0, 1, 2, 3, 4, 5]})
     with pytest.raises(InputError, match="sample id 0 occurs twice"):
-        align([read_predictions([file], columns) for file in (first, twice)])
+        align([Predictions.read([file], columns) for file in (first, twice)])
     other = write(tmp_path / "d.csv", {"y_true": TRUE, "y_pred": PRED, "id": np.arange(7) + 1})
     with pytest.raises(InputError, match="different sample ids"):
-        align([read_predictions([file], columns) for file in (first, other)])
+        align([Predictions.read([file], columns) for file in (first, other)])
+
+
+def test_whole_numbers_are_positions_in_the_class_names(tmp_path: Path) -> None:
+    """Names that are numbers in another order must not be taken for the labels: 0.043 where 0.885 is true."""
+    names = ["2", "0", "1"]
+    for found in (
+        Predictions.read([archive(tmp_path / "a.npz", y_true=TRUE, y_pred=PRED)], class_names=names),
+        Predictions.from_arrays(TRUE, PRED, class_names=names),
+    ):
+        assert confusion(found) == COUNTS
+        assert any("positions in the list of class names" in note for note in found.notes)
+    assert not Predictions.from_arrays(TRUE, PRED, class_names=NAMES).notes
+
+
+def test_frames_equal_arrays() -> None:
+    columns = {
+        "label": np.array(NAMES)[TRUE],
+        "prediction": np.array(NAMES)[PRED],
+        "emb_0": TRUE / 3,
+        "emb_1": PRED / 7,
+    }
+    expected = Predictions.from_arrays(columns["label"], columns["prediction"])
+    import pandas as pd
+    import pyarrow as pa
+
+    for frame in (pl.DataFrame(columns), pd.DataFrame(columns), pa.table(columns)):
+        found = Predictions.from_frame(frame)
+        assert found.classes == expected.classes
+        assert confusion(found) == confusion(expected)
+        np.testing.assert_allclose(found.features, np.stack([TRUE / 3, PRED / 7], 1))
+        assert audit(frame).overall == audit(expected).overall
+    with pytest.raises(InputError, match="no column looks like the true label"):
+        Predictions.from_frame(pl.DataFrame({"a": [1]}))
+    with pytest.raises(InputError, match="scores cannot be combined with a table"):
+        audit(pl.DataFrame(columns), scores=np.eye(7))
+
+
+def test_a_path_is_enough(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.csv", {"y_true": TRUE, "y_pred": PRED})
+    assert audit(file).confusion.counts.tolist() == COUNTS
+    assert audit(str(file)).samples is not None
+    with pytest.raises(InputError, match="y_pred cannot be combined with Predictions"):
+        audit(Predictions.read(file), PRED)
+    with pytest.raises(InputError, match="expected the path of a prediction file"):
+        audit("")
+
+
+def test_parts_must_agree(tmp_path: Path) -> None:
+    first = archive(tmp_path / "a.npz", y_true=TRUE, y_pred=PRED, class_names=np.array(NAMES))
+    other = archive(tmp_path / "b.npz", y_true=TRUE, y_pred=PRED, class_names=np.array(NAMES[::-1]))
+    with pytest.raises(InputError, match="class_names differs between"):
+        Predictions.read([first, other])
+
+
+def test_scores_from_a_head_in_small_integers(tmp_path: Path) -> None:
+    """int8 features times an int8 weight would wrap."""
+    features, weight = np.array([[100, 0], [0, 100]], np.int8), np.array([[100, 0], [0, 100]], np.int8)
+    found = Predictions.read([archive(tmp_path / "a.npz", y_true=np.arange(2), features=features, weight=weight)])
+    assert found.scores.tolist() == [[1e4, 0.0], [0.0, 1e4]]  # type: ignore[union-attr]
+    with pytest.raises(InputError, match="bias must be 2 numbers"):
+        Predictions.read(
+            [archive(tmp_path / "b.npz", y_true=np.arange(2), features=features, weight=weight, bias=np.zeros((2, 2)))]
+        )
 
 
 def test_streamed_comparison(tmp_path: Path) -> None:
     before = write(tmp_path / "a.parquet", {"y_true": TRUE, "y_pred": PRED})
     after = write(tmp_path / "b.csv", {"label": TRUE, "prediction": TRUE})
-    found = compare_tables([before], [after], Columns())
-    assert found is not None
+    assert count_two_tables([before], [after], Columns()) is not None
+    found = compare(before, after)
     assert found.per_class["gained"].tolist() == [1, 0, 1]
     assert found.per_class["lost"].tolist() == [0, 0, 0]
     scored = write(tmp_path / "s.csv", {"y_true": TRUE, "score_0": PRED, "score_1": PRED, "score_2": PRED})
-    assert compare_tables([before], [scored], Columns()) is None
-    assert compare_tables([archive(tmp_path / "a.npz", y_true=TRUE, y_pred=PRED)], [after], Columns()) is None
+    assert count_two_tables([before], [scored], Columns()) is None
+    assert count_two_tables([archive(tmp_path / "a.npz", y_true=TRUE, y_pred=PRED)], [after], Columns()) is None
     short = write(tmp_path / "short.csv", {"y_true": TRUE[:5], "y_pred": PRED[:5]})
     with pytest.raises(InputError, match="before has 7 rows and after 5"):
-        compare_tables([before], [short], Columns())
+        count_two_tables([before], [short], Columns())
     moved = write(tmp_path / "moved.csv", {"y_true": TRUE[::-1], "y_pred": PRED})
     with pytest.raises(InputError, match="differ in 6 of 7 rows"):
-        compare_tables([before], [moved], Columns())
+        count_two_tables([before], [moved], Columns())

@@ -14,8 +14,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from classgap._checks import InputError
-from classgap.train import Progress, TrainConfig, fit
+from classgap.checks import InputError
+from classgap.training import Progress, TrainConfig, fit
 from waiting import SECONDS, started, wait_until
 
 SMALL = ["data.per_class=13", "epochs=3", "batch=24", "optim.lr=0.05", "model=mlp-16"]
@@ -312,11 +312,11 @@ def test_a_loss_that_learns_is_trained_and_resumed(tmp_path: Path) -> None:
 def test_command_line(tmp_path: Path) -> None:
     from typer.testing import CliRunner
 
-    from classgap.cli._app import app
+    from classgap.cli.app import app
 
     recipe = tmp_path / "small.py"
     recipe.write_text(
-        "from classgap.train import TrainConfig\n"
+        "from classgap.training import TrainConfig\n"
         "def config(quick=False):\n"
         "    return TrainConfig(epochs=1 if quick else 99).override(['data.per_class=13', 'model=mlp-16'])\n"
     )
@@ -352,7 +352,7 @@ def test_a_bad_setting_is_one_sentence_and_exit_code_2() -> None:
 def test_words_without_an_option_are_explained(words: list[str], message: str) -> None:
     from typer.testing import CliRunner
 
-    from classgap.cli._app import app
+    from classgap.cli.app import app
 
     done = CliRunner().invoke(app, ["train", *words])
     assert isinstance(done.exception, InputError)

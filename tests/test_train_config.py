@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from classgap._checks import InputError
-from classgap.train import DataConfig, MethodConfig, ScheduleConfig, TrainConfig
-from classgap.train.schedule import rate_factor
+from classgap.checks import InputError
+from classgap.training import DataConfig, MethodConfig, ScheduleConfig, TrainConfig
+from classgap.training.schedule import rate_factor
 
 
 def test_json_round_trip() -> None:

@@ -12,13 +12,13 @@ import torch
 from safetensors.torch import load_file
 from torch.optim.swa_utils import AveragedModel
 
-from classgap._checks import InputError
+from classgap.checks import InputError
 from classgap.data import load_data
 from classgap.heads import CosineHead, FeatureTap
 from classgap.losses import BCLLoss
 from classgap.models import CausalNormHead, build_model
-from classgap.train import Progress, TrainConfig, fit
-from classgap.train.run import start
+from classgap.training import Progress, TrainConfig, fit
+from classgap.training.run import start
 from test_causal import reference
 
 SMALL = ["data.per_class=13", "epochs=2", "batch=24", "optim.lr=0.05", "model=mlp-16"]

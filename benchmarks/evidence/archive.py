@@ -16,10 +16,10 @@ import dataclasses
 import fnmatch
 from pathlib import Path
 
-from classgap.bench import Result, load_suite, read_results
-from classgap.bench.records import archive_of, read_records, write_archive
-from classgap.bench.results import archive_results
-from classgap.train.config import MethodConfig
+from classgap.suites import Result, load_suite, read_results
+from classgap.suites.records import archive_of, read_records, write_archive
+from classgap.suites.results import archive_results
+from classgap.training.config import MethodConfig
 
 HERE = Path(__file__).resolve().parent
 OTHERS = ("ideas/results.jsonl", "posthoc/results.jsonl")  # lines of other scripts, which archives keep as they are

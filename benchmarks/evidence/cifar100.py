@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from evidence_common import AUGMENTED, AUTOAUGMENT, COMPACT, DATA, ERM, RERUN, SEEDS, SMOOTHING, only_on
 
-from classgap.bench import Suite, Task
-from classgap.train import TrainConfig
+from classgap.suites import Suite, Task
+from classgap.training import TrainConfig
 
 
 def suite() -> Suite:

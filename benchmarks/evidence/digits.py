@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from evidence_common import CONSTANT_WEIGHTS, DECAY, HEADLINE_SEEDS, KEY_VARIANTS, SQUEEZE, WITHOUT_MARGINS, slower
 
-from classgap.bench import Suite, Task
-from classgap.train import TrainConfig
+from classgap.suites import Suite, Task
+from classgap.training import TrainConfig
 
 
 def suite() -> Suite:

@@ -28,8 +28,8 @@ from evidence_common import (
     slower,
 )
 
-from classgap.bench import Suite, Task, Variant
-from classgap.train import TrainConfig
+from classgap.suites import Suite, Task, Variant
+from classgap.training import TrainConfig
 
 TRAINED_FEATURES = ("mlp",)  # the features of a linear probe are not trained
 BALANCED = ("linear", "mlp")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from classgap.bench import Variant
+from classgap.suites import Variant
 
 # Data archives, which are not part of the repository; CLASSGAP_DATA names another folder.
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"

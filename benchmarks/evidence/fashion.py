@@ -32,8 +32,8 @@ from evidence_common import (
     slower,
 )
 
-from classgap.bench import Suite, Task
-from classgap.train import TrainConfig
+from classgap.suites import Suite, Task
+from classgap.training import TrainConfig
 
 
 def suite() -> Suite:

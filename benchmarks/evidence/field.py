@@ -23,8 +23,8 @@ from evidence_common import (
     only_on,
 )
 
-from classgap.bench import Suite, Task, Variant
-from classgap.train import TrainConfig
+from classgap.suites import Suite, Task, Variant
+from classgap.training import TrainConfig
 
 TAILS = ("tail*",)
 

@@ -10,10 +10,10 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from classgap.bench import Result, Suite
-from classgap.bench.tables import TaskTables
-from classgap.measure.groups import THIRDS
-from classgap.measure.views import plot
+from classgap.measure.render import plot
+from classgap.measure.statistics.groups import THIRDS
+from classgap.suites import Result, Suite
+from classgap.suites.tables import TaskTables
 
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
 COMPACT, REFERENCE, CONSTANT = "compact logits", "cross_entropy", "compact logits, constant pull"

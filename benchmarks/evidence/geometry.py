@@ -16,15 +16,15 @@ import numpy as np
 import torch
 
 import classgap
-from classgap.bench import load_suite
-from classgap.bench.jobs import JobFolder
 from classgap.measure import AuditReport
-from classgap.measure.geometry.angles import angles_between
-from classgap.measure.groups import THIRDS
-from classgap.measure.views import plot
-from classgap.train import TrainConfig
-from classgap.train.predict import Predictions
-from classgap.train.run import start
+from classgap.measure.diagnostics.geometry.angles import angles_between
+from classgap.measure.render import plot
+from classgap.measure.statistics.groups import THIRDS
+from classgap.suites import load_suite
+from classgap.suites.jobs import JobFolder
+from classgap.training import TrainConfig
+from classgap.training.outputs import Predictions
+from classgap.training.run import start
 
 HERE = Path(__file__).resolve().parent
 IMAGES = HERE.parents[1] / "docs" / "images"

@@ -14,15 +14,15 @@ from pathlib import Path
 import figures
 import numpy as np
 
-from classgap.bench import RULES, Result, Suite, Variant, load_suite, read_results
-from classgap.bench.records import read_records
-from classgap.bench.render import Table
-from classgap.bench.tables import TaskTables, difference, mean_interval, suite_tables
-from classgap.cli._bench_progress import duration
+from classgap.cli.bench_progress import duration
 from classgap.measure import Comparison
-from classgap.measure.groups import THIRDS
-from classgap.measure.views.plain import points
-from classgap.train import TrainConfig
+from classgap.measure.render.plain import points
+from classgap.measure.statistics.groups import THIRDS
+from classgap.suites import RULES, Result, Suite, Variant, load_suite, read_results
+from classgap.suites.records import read_records
+from classgap.suites.render import Table
+from classgap.suites.tables import TaskTables, difference, mean_interval, suite_tables
+from classgap.training import TrainConfig
 
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parents[1] / "docs"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from evidence_common import COMPACT, CONSTANT, DATA, ERM, SEEDS
 
-from classgap.bench import Suite, Task
-from classgap.train import TrainConfig
+from classgap.suites import Suite, Task
+from classgap.training import TrainConfig
 
 CHANGES = {
     "batch 32": "batch=32",

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from papers_common import ERM, RERUN, printed, printed_by_task, tail
 
-from classgap.bench import Published, Suite, Variant
+from classgap.suites import Published, Suite, Variant
 
 AUGMENT = "data.augment=crop,flip,autoaugment,cutout"
 RECIPE = ("epochs=200", "batch=64", "optim.lr=0.1", "optim.weight_decay=2e-4", "schedule.warmup=5", AUGMENT)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from papers_common import ERM, RERUN, printed_by_task, tail
 
-from classgap.bench import Suite, Variant
+from classgap.suites import Suite, Variant
 
 SCHEDULE = ("schedule=step", "schedule.warmup=15", "schedule.milestones=96,192,224", "schedule.gamma=0.1")
 RECIPE = ("epochs=256", "batch=128", "optim.lr=0.4", "optim.weight_decay=1e-4", *SCHEDULE)

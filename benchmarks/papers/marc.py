@@ -18,7 +18,7 @@ import math
 
 from papers_common import ERM, RERUN, printed, printed_by_task, tail
 
-from classgap.bench import Suite, Task, Variant
+from classgap.suites import Suite, Task, Variant
 
 STEPS, BATCH = 13_000, 512
 IMAGES = {("cifar10", 100): 12406, ("cifar10", 200): 11203, ("cifar100", 100): 10847, ("cifar100", 200): 9502}

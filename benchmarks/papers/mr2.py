@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from papers_common import ERM, RERUN, Row, printed, tail, task
 
-from classgap.bench import Published, Suite, Variant
+from classgap.suites import Published, Suite, Variant
 
 RECIPE = ("epochs=300", "optim.lr=0.1", "optim.weight_decay=5e-4")
 NETWORKS = {"ResNet-32": "resnet32", "ResNet-20": "resnet20", "PreAct-20": "preact20", "PreAct-32": "preact32"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from classgap.bench import Published, Task, Variant
-from classgap.train import TrainConfig
+from classgap.suites import Published, Task, Variant
+from classgap.training import TrainConfig
 
 ERM = Variant("cross_entropy")
 RERUN = Variant("cross_entropy, re-run", seed_shift=1000, note="the null: the same method with other seeds")

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 def help_text(words: list[str]) -> str:
     """Standard output of ``classgap WORDS --help`` on a terminal of 90 columns without colours."""
-    from classgap.cli._app import app
+    from classgap.cli.app import app
 
     plain = {"COLUMNS": "90", "TERMINAL_WIDTH": "90", "NO_COLOR": "1", "TERM": "dumb"}
     result = CliRunner().invoke(app, [*words, "--help"], env=plain, prog_name="classgap")

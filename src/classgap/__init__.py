@@ -12,9 +12,13 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from classgap.measure import AuditReport, Comparison, Estimate, audit, compare
+    from classgap.predictions import Columns, Predictions
 
-_LAZY = dict.fromkeys(("AuditReport", "Comparison", "Estimate", "audit", "compare"), "classgap.measure")
-__all__ = ["AuditReport", "Comparison", "Estimate", "__version__", "audit", "compare"]
+_LAZY = {
+    **dict.fromkeys(("AuditReport", "Comparison", "Estimate", "audit", "compare"), "classgap.measure"),
+    **dict.fromkeys(("Columns", "Predictions"), "classgap.predictions"),
+}
+__all__ = ["AuditReport", "Columns", "Comparison", "Estimate", "Predictions", "__version__", "audit", "compare"]
 
 
 def __getattr__(name: str) -> Any:

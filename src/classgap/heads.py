@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from classgap._checks import InputError, did_you_mean, number, one_of
+from classgap.checks import InputError, did_you_mean, number, one_of
 
 HeadScale = float | Literal["learned"]
 START_SCALE = 1 / 0.07  # of a learned scale, as in CLIP

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from classgap._checks import InputError, number
+from classgap.checks import InputError, number
 from classgap.registry import Float, method
 
 

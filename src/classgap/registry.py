@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from classgap._checks import InputError, did_you_mean
+from classgap.checks import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -52,7 +52,7 @@ _HOMES: Mapping[Kind, str] = MappingProxyType(
         "posthoc": "classgap.posthoc",
         "optimizer": "classgap.optim",
         "sampler": "classgap.samplers",
-        "stage": "classgap.train.stages",
+        "stage": "classgap.training.stages.methods",
         "augmentation": "classgap.data",
         "mix": "classgap.data",
     }

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from classgap._checks import InputError, number
+from classgap.batchstats.collectives import rank_and_world
+from classgap.checks import InputError, number
 from classgap.registry import Int, method
-from classgap.stats.collectives import rank_and_world
 
 
 # Dataclasses, so that a sampler names its own parameters only and still has a signature that shows all of them.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import random
 
+import numpy as np
+
 
 def class_accuracies(y_true, y_pred, num_classes):
     """Share of right predictions of each class; None where it has no samples."""
@@ -114,3 +116,13 @@ def cross_fitted_thirds(y_true, right, num_classes, *, splits, seed):
                 if values:
                     found[group].append(mean(values))
     return [mean(values) for values in found]
+
+
+def mixture_log_likelihood(correct, support, *, steps):
+    """Mean log-likelihood of binomial counts under the best distribution of accuracies on a grid, by plain EM."""
+    grid = np.linspace(0, 1, 201)
+    chance = np.array([grid**x * (1 - grid) ** (n - x) for x, n in zip(correct, support, strict=True)])
+    weight = np.full(201, 1 / 201)
+    for _ in range(steps):
+        weight = weight * (chance / (chance @ weight)[:, None]).mean(0)
+    return np.log(chance @ weight).mean()

@@ -1,4 +1,4 @@
-"""MR², slow and obvious, in NumPy, written from the paper; the oracle for ``classgap.losses`` and ``classgap.stats``."""
+"""MR², slow and obvious, in NumPy, written from the paper; the oracle for ``classgap.losses`` and ``classgap.batchstats``."""
 
 from __future__ import annotations
 

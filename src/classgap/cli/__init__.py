@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from classgap._checks import InputError
+from classgap.checks import InputError
 
 # Packages that come with an extra, not with the package itself.
 _EXTRAS = {
@@ -18,7 +18,7 @@ _EXTRAS = {
 
 def main() -> None:
     """Entry point. Input errors are one sentence and exit code 2; anything else is a bug and shows its traceback."""
-    from classgap.cli._app import app
+    from classgap.cli.app import app
 
     try:
         app()

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from classgap.cli import _options as options
+from classgap.cli import options
 
 
 def audit(
@@ -48,26 +48,21 @@ def audit(
 
     Exit codes: 0 fine, 1 a --fail-if condition holds, 2 the input cannot be used.
     """
-    from classgap.cli._output import check_conditions, finish, working
-    from classgap.measure.files.tables import (
-        Columns,
-        audit_predictions,
-        read_names,
-        read_predictions,
-        read_train_counts,
-    )
+    from classgap import Columns, Predictions
+    from classgap import audit as audit_predictions
+    from classgap.cli.output import check_conditions, finish, working
+    from classgap.predictions import read_names, read_train_counts
 
     check_conditions(fail_if)
     columns = Columns(true=true, pred=pred, scores=scores, features=features)
     class_names = None if names is None else read_names(names)
     counts = None if train_counts is None else read_train_counts(train_counts)
     with working("reading predictions") as progress:
-        found = read_predictions(files, columns, class_names=class_names, train_counts=counts, progress=progress)
+        found = Predictions.read(files, columns, class_names=class_names, train_counts=counts, progress=progress)
     with working("measuring"):
         baseline = None
         if reference is not None:
-            ranked = read_predictions([reference], columns, class_names=class_names)
-            baseline = audit_predictions(ranked, labels_only=True)
+            baseline = audit_predictions(Predictions.read(reference, columns, class_names=class_names).labels_only())
         report = audit_predictions(found, confidence=confidence, seed=seed, reference=baseline)
     source = files[0].name if len(files) == 1 else f"{files[0].name} and {len(files) - 1} more"
     finish(report, out=out, as_json=as_json, fail_if=fail_if or [], source=source)

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from classgap._checks import InputError, one_of
+from classgap.checks import InputError, one_of
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from classgap.bench import Result, Suite
-    from classgap.bench.jobs import Job
-    from classgap.bench.tables import TaskTables
+    from classgap.suites import Result, Suite
+    from classgap.suites.jobs import Job
+    from classgap.suites.tables import TaskTables
 
 
 def bench(
@@ -65,8 +65,8 @@ def bench(
     A suite is a few lines of Python:
 
     \b
-    from classgap.bench import Suite, Task, Variant
-    from classgap.train import TrainConfig
+    from classgap.suites import Suite, Task, Variant
+    from classgap.training import TrainConfig
     def suite():
         base = TrainConfig().override(["data=digits", "epochs=30"])
         return Suite("mine", (Task("digits", base),), (
@@ -79,10 +79,10 @@ def bench(
     """
     from rich.console import Console
 
-    from classgap.bench import RULES, append_results, load_suite, read_results
-    from classgap.bench.render import FORMATS
-    from classgap.bench.results import collect_done
-    from classgap.bench.suites import parse_seeds
+    from classgap.suites import RULES, append_results, load_suite, read_results
+    from classgap.suites.render import FORMATS
+    from classgap.suites.results import collect_done
+    from classgap.suites.suite import parse_seeds
 
     one_of("--rule", rule, RULES)
     one_of("--format", form, FORMATS)
@@ -129,9 +129,9 @@ def _run(
     """Run what is not done, say what failed, and return how many jobs did."""
     from rich.text import Text
 
-    from classgap.bench.pool import run_jobs
-    from classgap.cli._bench_progress import BenchProgress
-    from classgap.train.precision import set_up_precision
+    from classgap.cli.bench_progress import BenchProgress
+    from classgap.suites.pool import run_jobs
+    from classgap.training.precision import set_up_precision
 
     left = [job for job in jobs if job.key not in found]
     if not left:
@@ -182,10 +182,10 @@ def _print_tables(
     only: list[str] | None,
     screen: Console,
 ) -> None:
-    from classgap.bench import RULES
-    from classgap.bench.published import published_tables
-    from classgap.bench.suites import parse_seeds
-    from classgap.bench.tables import suite_tables
+    from classgap.suites import RULES
+    from classgap.suites.published import published_tables
+    from classgap.suites.suite import parse_seeds
+    from classgap.suites.tables import suite_tables
 
     chosen = None if seeds is None else parse_seeds(seeds)
     with screen.status("comparing"):

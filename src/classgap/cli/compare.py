@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from classgap._checks import InputError
-from classgap.cli import _options as options
+from classgap.checks import InputError
+from classgap.cli import options
 
 if TYPE_CHECKING:
-    from classgap.cli._output import Progress
-    from classgap.measure.comparison import Comparison
-    from classgap.measure.files.tables import Columns
+    pass
 
 _SIDE = "a file, files joined by commas, or a quoted pattern: one run each"
 
@@ -46,15 +44,22 @@ def compare(
 
     Exit codes: 0 fine, 1 a --fail-if condition holds, 2 the input cannot be used.
     """
-    from classgap.cli._output import check_conditions, finish, working
-    from classgap.measure.files.tables import Columns, read_names
+    from classgap import Columns
+    from classgap import compare as compare_runs
+    from classgap.cli.output import check_conditions, finish, working
+    from classgap.predictions import read_names
 
     check_conditions(fail_if)
-    columns = Columns(true=true, pred=pred, scores=scores, id=id)
-    class_names = None if names is None else read_names(names)
-    sides = runs(before), runs(after)
     with working("comparing") as progress:
-        comparison = _compare(sides, columns, class_names, confidence, seed, progress)
+        comparison = compare_runs(
+            runs(before),
+            runs(after),
+            columns=Columns(true=true, pred=pred, scores=scores, id=id),
+            class_names=None if names is None else read_names(names),
+            confidence=confidence,
+            seed=seed,
+            progress=progress,
+        )
     finish(comparison, out=out, as_json=as_json, fail_if=fail_if or [], source=f"{before} → {after}")
 
 
@@ -71,26 +76,3 @@ def runs(side: str) -> list[Path]:
     if not found:
         raise InputError("a side of the comparison names no file")
     return found
-
-
-def _compare(
-    sides: tuple[list[Path], list[Path]],
-    columns: Columns,
-    class_names: list[str] | None,
-    confidence: float,
-    seed: int,
-    progress: Progress,
-) -> Comparison:
-    from classgap.measure import compare as compare_reports
-    from classgap.measure.files.tables import align, audit_predictions, compare_tables, read_predictions
-
-    if len(sides[0]) == len(sides[1]) == 1:
-        streamed = compare_tables(
-            sides[0], sides[1], columns, class_names=class_names, progress=progress, confidence=confidence, seed=seed
-        )
-        if streamed is not None:
-            return streamed
-    found = [read_predictions([path], columns, class_names=class_names, rows=True) for path in sides[0] + sides[1]]
-    reports = [audit_predictions(f, labels_only=True, confidence=confidence, seed=seed) for f in align(found)]
-    split = len(sides[0])
-    return compare_reports(reports[:split], reports[split:], confidence=confidence, seed=seed)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from classgap._checks import InputError, did_you_mean
+from classgap.checks import InputError, did_you_mean
 
 app = typer.Typer(no_args_is_help=True, help="Data sets: list them, or fetch one.")
 

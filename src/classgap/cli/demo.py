@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from classgap import AuditReport, Comparison
-    from classgap.train import TrainConfig, TrainResult
+    from classgap.training import TrainConfig, TrainResult
 
 BASELINE, METHODS = "cross_entropy", ("cross_entropy", "mr2", "compact_logits")
 SEEDS = (0, 1, 2)
@@ -49,7 +49,7 @@ def demo(
 
 def demo_config(method: str, seed: int) -> TrainConfig:
     """The task: 15 training digits per class and a network with two hidden layers."""
-    from classgap.train import DataConfig, MethodConfig, ModelConfig, OptimConfig, TrainConfig
+    from classgap.training import DataConfig, MethodConfig, ModelConfig, OptimConfig, TrainConfig
 
     return TrainConfig(
         data=DataConfig("digits", per_class=15),
@@ -64,12 +64,12 @@ def demo_config(method: str, seed: int) -> TrainConfig:
 
 def _train_all(console: Console, folder: Path) -> dict[str, list[AuditReport]]:
     import classgap
-    from classgap.cli._progress import RunProgress
+    from classgap.cli.run_progress import RunProgress
 
     with console.status("loading torch"):
         import torch
 
-        from classgap.train import fit
+        from classgap.training import fit
 
     torch.set_num_threads(1)  # the network is so small that threads would only wait for each other
     reports: dict[str, list[AuditReport]] = {method: [] for method in METHODS}

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from classgap.cli import _options as options
+from classgap.cli import options
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from rich.table import Table
 
+    from classgap import Predictions
     from classgap.measure import Comparison
-    from classgap.measure.files.tables import Predictions
-    from classgap.posthoc._repair import Repair
+    from classgap.posthoc.fixing import Repair
 
 
 def fix(
@@ -81,13 +81,14 @@ def fix(
     predictions.csv        labels before and after
     If no method helps beyond noise, only the reports are written.
     """
-    from classgap.cli._output import console, working, write_report
-    from classgap.measure.files.tables import Columns, read_names, read_predictions, read_train_counts
-    from classgap.posthoc._figure import frontier
-    from classgap.posthoc._repair import repair
+    from classgap import Columns, Predictions
+    from classgap.cli.output import console, working, write_report
+    from classgap.posthoc.figure import frontier
+    from classgap.posthoc.fixing import repair
+    from classgap.predictions import read_names, read_train_counts
 
     with working("reading"):
-        found = read_predictions(
+        found = Predictions.read(
             files,
             Columns(true=true, scores=scores, features=features),
             class_names=None if names is None else read_names(names),
@@ -131,9 +132,9 @@ def _evidence(found: Predictions) -> Any:
     """The file's content as evidence; probabilities become log-probabilities."""
     import numpy as np
 
-    from classgap._checks import InputError
-    from classgap.measure.inputs import read_scores
-    from classgap.posthoc._evidence import Evidence
+    from classgap.checks import InputError
+    from classgap.posthoc.held_out import Evidence
+    from classgap.predictions.arrays import read_scores
 
     scores, features = found.scores, found.features
     if scores is None or found.y_true is None:
@@ -163,26 +164,43 @@ def _split_sentence(result: Repair, total: int) -> str:
 
 def _verdict(result: Repair) -> str:
     if result.chosen is None:
-        return f"No method is admissible under the rule {result.rule}."
-    change = result.candidates[result.chosen].report.metrics
-    from classgap.measure.views.plain import points
+        return _with_rejected(f"No method is admissible under the rule {result.rule}.", result)
+    from classgap.measure.render.plain import points
 
+    report = result.candidates[result.chosen].report
+    hard, overall = report.groups["cross"]["hard"].delta, report.metrics[result.overall].delta
     numbers = (
-        f"hard third {points(change['hard'].delta.value)} [{points(change['hard'].delta.low)} … "
-        f"{points(change['hard'].delta.high)}], balanced accuracy {points(change['balanced'].delta.value)}"
+        f"classes hard before {points(hard.value)} [{points(hard.low)}, {points(hard.high)}], "
+        f"{result.overall} accuracy {points(overall.value)} [{points(overall.low)}, {points(overall.high)}]"
     )
     if result.helps:
-        return f"Chosen by {result.rule}: {result.chosen}. On the samples set aside: {numbers}."
+        return f"Chosen by {result.rule}: {result.chosen}. On the samples set aside: {numbers}; {report.verdict.title}."
+    reason = f'the verdict on the samples set aside is "{report.verdict.title}"'
+    if hard.low > 0 or overall.low > 0:
+        reason += ", because after Bonferroni correction (4 tests) no gain is significant"
+    sentence = (
+        f"Nothing helps beyond noise: {result.rule} chose {result.chosen}, {numbers}; {reason}. No method was written."
+    )
+    return _with_rejected(sentence, result)
+
+
+def _with_rejected(sentence: str, result: Repair) -> str:
+    """The sentence, and which methods looked better on the samples set aside but were not chosen, why, and what to do."""
+    if not result.rejected:
+        return sentence
+    named = "; ".join(f"{label}: {reason}" for label, reason in list(result.rejected.items())[:3])
     return (
-        f"Nothing helps beyond noise: the best by {result.rule} is {result.chosen}, {numbers}. No method was written."
+        f"{sentence} An improvement on the samples set aside that the rule did not choose: {named}. To take it, choose by "
+        "another --rule (best_hard allows any cost), or fit that method alone in Python (classgap.posthoc); as it "
+        "is then chosen with these samples in view, confirm it on new ones."
     )
 
 
 def _rows(result: Repair, overall: str) -> list[tuple[str, ...]]:
-    from classgap.measure.views.plain import points
+    from classgap.measure.render.plain import points
 
-    def cell(comparison: Comparison, metric: str) -> str:
-        delta = comparison.metrics[metric].delta
+    def cell(comparison: Comparison, metric: str, *, crossed: bool = False) -> str:
+        delta = (comparison.groups["cross"] if crossed else comparison.metrics)[metric].delta
         mark = " +" if delta.low > 0 else " −" if delta.high < 0 else ""
         return f"{points(delta.value)} [{points(delta.low)}, {points(delta.high)}]{mark}"
 
@@ -191,7 +209,7 @@ def _rows(result: Repair, overall: str) -> list[tuple[str, ...]]:
             ("→ " if label == result.chosen else "") + label,
             cell(c.selection, "hard"),
             cell(c.selection, overall),
-            cell(c.report, "hard"),
+            cell(c.report, "hard", crossed=True),
             cell(c.report, overall),
             c.report.verdict.title,
         )
@@ -206,7 +224,10 @@ def _table(result: Repair, overall: str) -> Table:
     from rich import box
     from rich.table import Table
 
-    caption = "cv: cross-fitted, what the rule sees; other columns: samples set aside; points, + and − beyond noise"
+    caption = (
+        "cv: on the fitting part, what the rule sees; other columns: samples set aside, hard: classes hard before, cross-fitted; "
+        "points with 95 % interval, + and − where it leaves out 0"
+    )
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption=caption, caption_justify="left")
     # intervals of the choosing part are in methods.md: they do not fit a terminal
     for i, head in enumerate(_HEADS):
@@ -223,9 +244,10 @@ def methods_markdown(result: Repair, overall: str) -> str:
     lines = [
         "# Methods tried",
         "",
-        "Differences to the uncorrected scores in points, with 95 % paired intervals; + and − mark those beyond noise. "
+        "Differences to the uncorrected scores in points, with 95 % paired intervals; + and − mark those that leave out 0. "
         f'"cv" is cross-fitted and what the rule sees; the other columns are measured on {len(result.report_rows):,} samples '
-        f"that had no say in any fit or choice. Rule: {result.rule}. Overall: {counted}.",
+        f'that had no say in any fit or choice, "hard" there on the classes hard before, cross-fitted. The verdict allows for '
+        f"four tests (Bonferroni). Rule: {result.rule}. Overall: {counted}.",
         "",
         "| " + " | ".join(_HEADS) + " |",
         "|" + "---|" * len(_HEADS),
@@ -255,7 +277,7 @@ def _write_method(result: Repair, found: Predictions, scores: NDArray[np.floatin
     import numpy as np
     import polars as pl
 
-    from classgap._checks import InputError
+    from classgap.checks import InputError
     from classgap.posthoc import save
 
     assert result.chosen is not None

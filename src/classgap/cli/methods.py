@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from classgap._checks import InputError, did_you_mean
+from classgap.checks import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from classgap._cards import Card
+    from classgap.cards import Card
 
 
 def methods(
@@ -20,7 +20,7 @@ def methods(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
     """List every method with its parameters, or explain one."""
-    from classgap.cli._output import console
+    from classgap.cli.output import console
 
     cards, missing = _all_cards()
     if name is not None:
@@ -43,7 +43,7 @@ def methods(
 def _all_cards() -> tuple[list[Card], list[str]]:
     """Cards of every kind that can be imported, and why others cannot."""
     from classgap import registry
-    from classgap._cards import card
+    from classgap.cards import card
 
     cards, missing = [], []
     for kind in get_args(registry.Kind):
@@ -79,7 +79,7 @@ def _print_card(card: Card, out: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from classgap._cards import plain
+    from classgap.cards import plain
 
     out.print(Text.assemble((card.name, "bold"), f"  {plain(card.summary)}"))
     facts = [

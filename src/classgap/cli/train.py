@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from classgap._checks import InputError
+from classgap.checks import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from classgap.train import TrainConfig, TrainResult
+    from classgap.training import TrainConfig, TrainResult
 
 
 def train(
@@ -55,12 +55,12 @@ def train(
     config, folder = _resolve(recipe, settings or [], out, resume, quick)
     # With several devices this runs once for each; one of them talks.
     console = Console(quiet=any(os.environ.get(rank, "0") != "0" for rank in ("LOCAL_RANK", "NODE_RANK")))
-    from classgap.cli._progress import RunProgress
-    from classgap.train.precision import set_up_precision
+    from classgap.cli.run_progress import RunProgress
+    from classgap.training.precision import set_up_precision
 
     if accelerator in ("auto", "cpu") and (sentence := set_up_precision(config.precision)):  # before torch is loaded
         console.print(sentence, highlight=False, soft_wrap=True)
-    from classgap.train import fit
+    from classgap.training import fit
 
     parts = (p.name for p in (config.stage, config.wrapper, config.sampler, config.mix) if p.name != "none")
     what = " · ".join((config.data.name, config.model.name, config.method.name, *parts))
@@ -95,10 +95,10 @@ def _resolve(
     recipe: str | None, settings: list[str], out: Path | None, resume: bool, quick: bool
 ) -> tuple[TrainConfig, Path]:
     """Configuration and folder. A run to be resumed is described by its folder alone."""
-    from classgap.train import TrainConfig
+    from classgap.training import TrainConfig
 
     if resume and out is not None and recipe is None and not settings and not quick:
-        from classgap.train.config import read_run
+        from classgap.training.config import read_run
 
         stored = read_run(out)
         if stored is None:
@@ -114,7 +114,7 @@ def _resolve(
 
 def load_recipe(name: str, *, quick: bool = False) -> TrainConfig:
     """The configuration a recipe file states."""
-    from classgap.train import TrainConfig
+    from classgap.training import TrainConfig
 
     path = Path(name)
     if not path.is_file():

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from classgap._checks import InputError, number
+from classgap.checks import InputError, number
 from classgap.data.sources import Array, Source, load_source
 from classgap.data.splits import Profile, choose, hold_out, profile_counts, split_hash
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from classgap._checks import InputError, number
+from classgap.checks import InputError, number
 from classgap.registry import Float, method
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap._checks import InputError, did_you_mean
+from classgap.checks import InputError, did_you_mean
 
 Array = NDArray[Any]
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap._checks import InputError, number, one_of
+from classgap.checks import InputError, number, one_of
 
 Indices = NDArray[np.int64]
 Profile = Literal["balanced", "exponential", "step"]

@@ -1,18 +1,9 @@
 """Losses: ``loss = criterion(logits, target, features=phi)``. One family per file; every public class is exported here."""
 
-from classgap.losses._adjust import (
-    BalancedSoftmaxLoss,
-    LADELoss,
-    LogitAdjustedLoss,
-    VSLoss,
-    lade_regularizer,
-    logit_adjusted_cross_entropy,
-    vector_scaling_cross_entropy,
-)
-from classgap.losses._base import ClassLoss
-from classgap.losses._basic import CrossEntropyLoss
-from classgap.losses._bcl import BCLLoss, balanced_contrast
-from classgap.losses._compact import (
+from classgap.losses.base import ClassLoss
+from classgap.losses.bcl import BCLLoss, balanced_contrast
+from classgap.losses.class_weights import ClassWeightedLoss, effective_number_weights
+from classgap.losses.compact_features import (
     CenterLoss,
     GaussianMixtureLoss,
     RangeLoss,
@@ -22,15 +13,10 @@ from classgap.losses._compact import (
     range_terms,
     spreadout_penalty,
 )
-from classgap.losses._compact_logits import CompactLogitsLoss
-from classgap.losses._composite import CompositeLoss
-from classgap.losses._contrast import (
-    DROLTLoss,
-    SupConLoss,
-    robust_centroid_contrast,
-    supervised_contrast,
-)
-from classgap.losses._cosine import (
+from classgap.losses.compact_logits import CompactLogitsLoss
+from classgap.losses.composite import CompositeLoss
+from classgap.losses.contrastive import DROLTLoss, SupConLoss, robust_centroid_contrast, supervised_contrast
+from classgap.losses.cosine_margins import (
     ArcFaceLoss,
     CosFaceLoss,
     LDAMLoss,
@@ -40,39 +26,48 @@ from classgap.losses._cosine import (
     ldam_margins,
     sphereface_cosine,
 )
-from classgap.losses._dbm import DBMLoss, dbm_cosine, dbm_margins
-from classgap.losses._drw import DRWLoss
-from classgap.losses._elm import ELMLoss, pull_slack
-from classgap.losses._experts import (
+from classgap.losses.cross_entropy import CrossEntropyLoss
+from classgap.losses.dbm import DBMLoss, dbm_cosine, dbm_margins
+from classgap.losses.drw import DRWLoss
+from classgap.losses.elm import ELMLoss, pull_slack
+from classgap.losses.experts import (
     LearningFromFailureLoss,
     NCLLoss,
     generalized_cross_entropy_weight,
     hard_categories,
     mutual_distillation,
 )
-from classgap.losses._gml import GMLLoss, class_log_mean_exp, queue_sizes
-from classgap.losses._information import (
+from classgap.losses.gml import GMLLoss, class_log_mean_exp, queue_sizes
+from classgap.losses.information import (
     CMICLoss,
     ConfusionalSpectralLoss,
     concentration,
     confusion_direction,
     separation,
 )
-from classgap.losses._margin import EQLLoss, SeesawLoss, equalization_cross_entropy, margin_ce, seesaw_margins
-from classgap.losses._mr2 import (
+from classgap.losses.logit_adjustment import (
+    BalancedSoftmaxLoss,
+    LADELoss,
+    LogitAdjustedLoss,
+    VSLoss,
+    lade_regularizer,
+    logit_adjusted_cross_entropy,
+    vector_scaling_cross_entropy,
+)
+from classgap.losses.logit_margins import EQLLoss, SeesawLoss, equalization_cross_entropy, margin_ce, seesaw_margins
+from classgap.losses.mr2 import (
     MR2Loss,
     PublishedMR2Loss,
     gamma_margin_cross_entropy,
     margins_from_moments,
     representation_margin,
 )
-from classgap.losses._mr2_released import ReleasedMR2Loss, released_margins
-from classgap.losses._pairs import within_class_pull
-from classgap.losses._reweight import ClassBalancedLoss, FocalLoss, focal_cross_entropy, sigmoid_cross_entropy
-from classgap.losses._robust import FairDROLoss, GroupDROLoss, chi_square_weights
-from classgap.losses._scatter import within_class_scatter
-from classgap.losses._squeeze import SqueezeLoss
-from classgap.losses._weights import ClassWeightedLoss, effective_number_weights
+from classgap.losses.mr2_released import ReleasedMR2Loss, released_margins
+from classgap.losses.pairs import within_class_pull
+from classgap.losses.reweighting import ClassBalancedLoss, FocalLoss, focal_cross_entropy, sigmoid_cross_entropy
+from classgap.losses.robust import FairDROLoss, GroupDROLoss, chi_square_weights
+from classgap.losses.scatter import within_class_scatter
+from classgap.losses.squeeze import SqueezeLoss
 
 __all__ = [
     "ArcFaceLoss",

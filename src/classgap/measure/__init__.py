@@ -1,23 +1,19 @@
-"""Which classes fail, is it real, why, and did it get better. NumPy and SciPy only; no torch."""
+"""Which classes fail, is it real, why, and did it get better. No torch."""
 
 from __future__ import annotations
 
-from classgap.measure.auditing import audit, audit_counts
+from classgap.measure.audit_report import AuditReport, Estimate
+from classgap.measure.auditing import audit
 from classgap.measure.comparing import compare, compare_counts
 from classgap.measure.comparison import Change, Comparison, Verdict
-from classgap.measure.confusion import Confusion, ConfusionCounter
-from classgap.measure.report import AuditReport, Estimate
 
 __all__ = [
     "AuditReport",
     "Change",
     "Comparison",
-    "Confusion",
-    "ConfusionCounter",
     "Estimate",
     "Verdict",
     "audit",
-    "audit_counts",
     "compare",
     "compare_counts",
 ]

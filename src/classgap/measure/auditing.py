@@ -9,18 +9,20 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from classgap import _checks
-from classgap.measure import bounds, calibration, geometry, groups, margins
-from classgap.measure.causes import diagnosis
-from classgap.measure.classwise import Float64s, Ints, divide, row_blocks
-from classgap.measure.confusion import Confusion
-from classgap.measure.groups import FREQUENCIES, THIRDS, Remainder
-from classgap.measure.inputs import Head, read_head, read_labels, read_names, read_scores, read_train_counts
-from classgap.measure.intervals import mean_interval, observed_intervals, wilson, z_value
-from classgap.measure.metrics import CORRECTED, FROM_ACCURACY
-from classgap.measure.noise import corrected, homogeneity
-from classgap.measure.report import AuditReport, Estimate, Homogeneity, MarginLevels, Samples
-from classgap.measure.views.plain import percent, structured
+from classgap import checks
+from classgap.arrays import Float64s, Ints, divide, row_blocks
+from classgap.measure.audit_report import AuditReport, Estimate, Homogeneity, MarginLevels
+from classgap.measure.diagnostics import bounds, calibration, geometry, margins
+from classgap.measure.diagnostics.causes import diagnosis
+from classgap.measure.render.plain import percent, structured
+from classgap.measure.statistics import groups
+from classgap.measure.statistics.estimating import Estimates, estimate_metrics, estimates
+from classgap.measure.statistics.groups import FREQUENCIES, THIRDS, Remainder
+from classgap.measure.statistics.intervals import mean_interval, wilson, z_value
+from classgap.measure.statistics.noise import homogeneity
+from classgap.measure.statistics.paired import SMALL
+from classgap.predictions import Confusion, Predictions
+from classgap.predictions.predictions import as_predictions
 
 Reference = AuditReport | Sequence[float] | NDArray[Any]
 
@@ -37,21 +39,21 @@ class _Options:
     many: int
 
     def __post_init__(self) -> None:
-        _checks.fraction("confidence", self.confidence)
-        _checks.whole("n_boot", self.n_boot, low=100)
-        _checks.whole("seed", self.seed, low=0)
-        _checks.one_of("remainder", self.remainder, ("first", "last"))
+        checks.fraction("confidence", self.confidence)
+        checks.whole("n_boot", self.n_boot, low=100)
+        checks.whole("seed", self.seed, low=0)
+        checks.one_of("remainder", self.remainder, ("first", "last"))
         if self.few > self.many:
-            raise _checks.InputError(f"few must not exceed many, got few={self.few} and many={self.many}")
+            raise checks.InputError(f"few must not exceed many, got few={self.few} and many={self.many}")
 
 
 def audit(
-    y_true: ArrayLike,
+    y_true: Any,
     y_pred: ArrayLike | None = None,
     *,
     scores: ArrayLike | None = None,
     features: ArrayLike | None = None,
-    head: Head | None = None,
+    head: Any = None,
     margin_norms: ArrayLike | None = None,
     class_names: Sequence[str] | None = None,
     train_counts: ArrayLike | Mapping[str, int] | None = None,
@@ -67,7 +69,8 @@ def audit(
     """Which classes fail, is it real, and why.
 
     Args:
-        y_true: True labels: class indices, names or booleans.
+        y_true: True labels (class indices, names or booleans), or what holds them with all the rest: a
+            :class:`~classgap.Predictions`, the path of a prediction file, or a pandas, polars or Arrow table.
         y_pred: Predicted labels; without them the highest score decides.
         scores: ``(n, K)`` logits or probabilities, columns in class order.
         features: ``(n, d)`` input of the last layer.
@@ -76,72 +79,35 @@ def audit(
             measured with these (its eq. 8); files written by ``stage=marc`` hold them.
         class_names: Names in class order. Labels that are numbers are then indices into them.
         train_counts: Training samples of each class, in class order or by name.
-        confidence: Of all intervals.
-        seed: Of everything simulated.
+        confidence: Confidence level of the intervals.
+        seed: Random seed.
         scores_kind: What ``scores`` are; ``"auto"`` takes rows that sum to 1 for probabilities.
-        reference: Another report, or one number a class, whose order defines the thirds of ``groups["reference"]``.
-        n_boot: Bootstrap replicates.
-        remainder: Which thirds get the classes left over when K is not a multiple of 3.
+        reference: Another report, or one number per class, whose order defines the thirds of ``groups["reference"]``.
+        n_boot: Number of posterior draws behind the ``*_corrected`` values.
+        remainder: Which thirds get the remaining classes when K is not a multiple of 3.
         few, many: A class with fewer than ``few`` training samples is "few", with more than ``many`` "many".
     Example:
         >>> report = audit(["cat", "cat", "dog", "dog"], ["cat", "dog", "dog", "dog"])
         >>> report.overall.value, report.per_class["accuracy"].tolist()
         (0.75, [0.5, 1.0])
-    """
-    options = _Options(confidence, seed, n_boot, remainder, few, many)
-    matrix, kind = read_scores(scores, scores_kind)
-    labels = read_labels(y_true, y_pred, matrix, class_names, train_counts)
-    samples = _samples(labels.y_true, labels.y_pred, matrix, kind, features, head, margin_norms, len(labels.classes))
-    confusion = Confusion.from_codes(labels.y_true, labels.y_pred, len(labels.classes))
-    return _assemble(confusion, labels.classes, labels.train_counts, reference, options, samples, labels.notes)
-
-
-def audit_counts(
-    counts: Any,
-    class_names: Sequence[str] | None = None,
-    *,
-    train_counts: ArrayLike | Mapping[str, int] | None = None,
-    confidence: float = 0.95,
-    seed: int = 0,
-    reference: Reference | None = None,
-    n_boot: int = 1000,
-    remainder: Remainder = "first",
-    few: int = 20,
-    many: int = 100,
-) -> AuditReport:
-    """The same from a K×K matrix of counts (rows true, columns predicted; dense or SciPy sparse), without the samples.
-
-    Example:
-        >>> audit_counts([[8, 2], [1, 9]], ["cat", "dog"]).worst.value
+        >>> from classgap import Predictions
+        >>> audit(Predictions.from_counts([[8, 2], [1, 9]], ["cat", "dog"])).worst.value
         0.8
     """
     options = _Options(confidence, seed, n_boot, remainder, few, many)
-    confusion = counts if isinstance(counts, Confusion) else Confusion.from_counts(counts)
-    if confusion.num_samples == 0:
-        raise _checks.InputError("counts are all 0; there is nothing to audit")
-    classes = read_names(class_names, confusion.num_classes)
-    trained = None if train_counts is None else read_train_counts(train_counts, classes)
-    return _assemble(confusion, classes, trained, reference, options, None, ())
-
-
-def _samples(
-    y_true: Ints,
-    y_pred: Ints,
-    scores: Any,
-    kind: Any,
-    features: Any,
-    head: Head | None,
-    margin_norms: Any,
-    num_classes: int,
-) -> Samples:
-    if features is not None:
-        features = _checks.float_matrix("features", features, rows=len(y_true))
-    width = None if features is None else features.shape[1]
-    weight, bias = (None, None) if head is None else read_head(head, num_classes, width)
-    if margin_norms is not None and weight is None:
-        raise _checks.InputError("margin_norms needs head beside it, the last layer; pass both or neither")
-    norms = None if margin_norms is None else _checks.as_numpy(margin_norms)
-    return Samples(y_true, y_pred, scores, kind, features, weight, bias, norms)
+    found = as_predictions(
+        y_true,
+        y_pred,
+        scores=scores,
+        scores_kind=scores_kind,
+        features=features,
+        head=head,
+        margin_norms=margin_norms,
+        class_names=class_names,
+        train_counts=train_counts,
+    )
+    samples = found if found.has_rows else None
+    return _assemble(found.confusion, found.classes, found.train_counts, reference, options, samples, found.notes)
 
 
 def _assemble(
@@ -150,13 +116,21 @@ def _assemble(
     train_counts: Ints | None,
     reference: Reference | None,
     options: _Options,
-    samples: Samples | None,
+    samples: Predictions | None,
     notes: tuple[str, ...],
 ) -> AuditReport:
     rng = np.random.default_rng(options.seed)
     present = confusion.support > 0
     group = groups.thirds(confusion.accuracy, options.remainder)
-    metrics = _metrics(confusion, options, rng)
+    found = estimate_metrics(
+        confusion.correct,
+        confusion.support,
+        confidence=options.confidence,
+        draws=options.n_boot,
+        rng=rng,
+        remainder=options.remainder,
+    )
+    metrics = found.metrics
     test = Homogeneity(*homogeneity(confusion.correct[present], confusion.support[present], rng))
     sections = _sections(samples, len(classes))
     columns = _columns(confusion, classes, group, train_counts, samples, options.confidence)
@@ -170,7 +144,7 @@ def _assemble(
         seed=options.seed,
         confusion=confusion,
         metrics=metrics,
-        groups=_groups(confusion, classes, metrics, train_counts, reference, options, rng),
+        groups=_groups(confusion, classes, found, train_counts, reference, options),
         per_class=structured(columns),
         homogeneity=test,
         verdict=_verdict(metrics, test, options.confidence),
@@ -182,55 +156,19 @@ def _assemble(
     )
 
 
-def _metrics(confusion: Confusion, options: _Options, rng: np.random.Generator) -> dict[str, Estimate]:
-    present = confusion.support > 0
-    correct, support = confusion.correct[present], confusion.support[present]
-    total = np.array([correct.sum() / support.sum()])
-    low, high = wilson(total, np.array([support.sum()]), options.confidence)
-    metrics = {"overall": Estimate(float(total[0]), float(low[0]), float(high[0]))}
-    settings: dict[str, Any] = {"confidence": options.confidence, "rng": rng, "remainder": options.remainder}
-    observed = observed_intervals(correct, support, n_boot=options.n_boot, **settings)
-    metrics |= estimates(FROM_ACCURACY, *observed)
-    equal = np.full((1, len(support)), 1 / len(support))
-    mean = np.array([metrics["balanced"].value])
-    metrics |= estimates(("balanced",), mean, *mean_interval(mean, equal**2, correct, support, options.confidence))
-    names = tuple(f"{name}_corrected" for name in CORRECTED)
-    return metrics | estimates(names, *corrected(correct, support, **settings))
-
-
-def estimates(names: Sequence[str], value: Float64s, low: Float64s, high: Float64s) -> dict[str, Estimate]:
-    """Arrays of values and bounds as estimates by name."""
-    return {n: Estimate(float(v), float(a), float(b)) for n, v, a, b in zip(names, value, low, high, strict=True)}
-
-
 def _groups(
     confusion: Confusion,
     classes: tuple[str, ...],
-    metrics: Mapping[str, Estimate],
+    found: Estimates,
     train_counts: Ints | None,
     reference: Reference | None,
     options: _Options,
-    rng: np.random.Generator,
 ) -> dict[str, dict[str, Estimate]]:
-    result = {"own": {name: metrics[name] for name in THIRDS}}
+    result = {"own": {name: found.metrics[name] for name in THIRDS}}
     if reference is not None:
         group = groups.thirds(_reference_accuracy(reference, classes), options.remainder)
         result["reference"] = _fixed_groups(confusion, group, THIRDS, options.confidence)
-    num_classes = confusion.num_classes
-    correct, wrong = confusion.correct, confusion.support - confusion.correct
-    right = np.repeat([1.0, 0.0], num_classes)
-    fit = groups.cross_fit(
-        np.tile(np.arange(num_classes), 2),
-        np.concatenate([correct, wrong]),
-        right,
-        right[:, None],
-        num_classes,
-        rng=rng,
-        remainder=options.remainder,
-    )
-    value = fit.means[:, 0]
-    bounds_ = mean_interval(value, fit.squared, correct, confusion.support, options.confidence)
-    result["cross"] = estimates(THIRDS, value, *bounds_)
+    result["cross"] = found.crossed
     if train_counts is not None:
         group = groups.by_frequency(train_counts, few=options.few, many=options.many)
         result["frequency"] = _fixed_groups(confusion, group, FREQUENCIES, options.confidence)
@@ -248,10 +186,10 @@ def _fixed_groups(confusion: Confusion, group: Ints, names: Sequence[str], confi
 def _reference_accuracy(reference: Reference, classes: tuple[str, ...]) -> Float64s:
     if isinstance(reference, AuditReport):
         if set(reference.classes) != set(classes):
-            raise _checks.InputError("reference is a report on other classes; both must have the same class names")
+            raise checks.InputError("reference is a report on other classes; both must have the same class names")
         place = {name: k for k, name in enumerate(reference.classes)}
         return reference.confusion.accuracy[[place[name] for name in classes]]
-    return _checks.float_vector("reference", reference, length=len(classes))
+    return checks.float_vector("reference", reference, length=len(classes))
 
 
 def _columns(
@@ -259,7 +197,7 @@ def _columns(
     classes: tuple[str, ...],
     group: Ints,
     train_counts: Ints | None,
-    samples: Samples | None,
+    samples: Predictions | None,
     confidence: float,
 ) -> dict[str, NDArray[Any]]:
     accuracy = confusion.accuracy
@@ -292,7 +230,7 @@ def _top5(scores: NDArray[Any], y_true: Ints, support: Ints) -> Float64s:
     return divide(hits, support)
 
 
-def _sections(samples: Samples | None, num_classes: int) -> dict[str, Any]:
+def _sections(samples: Predictions | None, num_classes: int) -> dict[str, Any]:
     sections: dict[str, Any] = dict.fromkeys(("margins", "calibration", "geometry", "bounds"))
     if samples is None:
         return sections
@@ -337,7 +275,7 @@ def _diagnoses(
     confusion: Confusion,
     classes: tuple[str, ...],
     group: Ints,
-    samples: Samples | None,
+    samples: Predictions | None,
     shape: geometry.Geometry | None,
     train_counts: Ints | None,
 ) -> tuple[diagnosis.Diagnosis, ...]:
@@ -349,7 +287,7 @@ def _diagnoses(
         classes,
         y_true=None if samples is None else samples.y_true,
         scores=None if samples is None else samples.scores,
-        kind=None if samples is None else samples.scores_kind,  # type: ignore[arg-type]
+        kind=None if samples is None else samples.scores_kind,
         geometry=shape,
         train_counts=train_counts,
     )
@@ -362,13 +300,14 @@ def _verdict(metrics: Mapping[str, Estimate], test: Homogeneity, confidence: flo
         return "There is no gap to judge: every class present has the same accuracy."
     if test.p_value < 1 - confidence:
         return (
-            f"The gap is real ({chance}): of the {percent(gap.value)} observed between best and worst class, "
+            f"The gap is real ({chance}): of the {percent(gap.value)} observed between best and worst class, about "
             f"{percent(true_gap.value)} remain without sampling noise "
-            f"({percent(true_gap.low)} to {percent(true_gap.high)})."
+            f"({confidence:.0%} interval {percent(true_gap.low)} to {percent(true_gap.high)})."
         )
     return (
         f"The gap may be noise ({chance}): classes of equal accuracy would often differ by the {percent(gap.value)} "
-        f"observed; the true gap is at most about {percent(true_gap.high)}."
+        f"observed; the best estimate of the true gap is {percent(true_gap.value)}, and it is at most "
+        f"{percent(true_gap.high)} ({confidence:.0%} confidence)."
     )
 
 
@@ -388,4 +327,9 @@ def _notes(confusion: Confusion, classes: tuple[str, ...]) -> list[str]:
     small = int(((confusion.support > 0) & (confusion.support < 10)).sum())
     if small:
         notes.append(f"{small} class{'es have' if small > 1 else ' has'} fewer than 10 samples; mind the intervals")
+    if np.median(confusion.support[confusion.support > 0]) < SMALL:
+        notes.append(
+            f"most classes have fewer than {SMALL} samples: which class is worst and how large the true gap is cannot be "
+            "said from them; the intervals of the worst class, the gap and the thirds are as wide as that"
+        )
     return notes

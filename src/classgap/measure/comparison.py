@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap.measure.classwise import Float64s
-from classgap.measure.metrics import label
-from classgap.measure.report import HEADLINES, SCHEMA_VERSION, AuditReport, Estimate
-from classgap.measure.views import notebook
-from classgap.measure.views.plain import (
+from classgap.arrays import Float64s
+from classgap.measure.audit_report import HEADLINES, SCHEMA_VERSION, AuditReport, Estimate
+from classgap.measure.render import notebook
+from classgap.measure.render.plain import (
     columns_frame,
     deviation,
     html_module,
@@ -25,6 +24,7 @@ from classgap.measure.views.plain import (
     points,
     records,
 )
+from classgap.measure.statistics.metrics import label
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,16 +57,26 @@ def run_std(values: Sequence[float] | Float64s) -> float:
 
 @dataclass(frozen=True)
 class Verdict:
-    """``kind`` is a short code, ``title`` a few words, ``sentence`` the finding with its numbers."""
+    """``kind`` is a short code, ``title`` a few words, ``sentence`` the finding with its numbers.
+
+    ``losses`` are the significant losses of single classes, of the worst class and of the gap, in words; the title names
+    them too.
+    """
 
     kind: str
     title: str
     sentence: str
+    losses: tuple[str, ...] = ()
+
+    @property
+    def headline(self) -> str:
+        """The sentence up to its numbers: the title, and with one run per side what it can show."""
+        return self.sentence.partition(": ")[0]
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Did it get better, for whom, and at whose cost. Made by :func:`classgap.compare`; views are methods.
+    """Which classes improved or got worse, with significance. Made by :func:`classgap.compare`; views are methods.
 
     Attributes:
         before, after: The reports compared, one per training seed.
@@ -139,13 +149,13 @@ class Comparison:
 
     @property
     def gainers(self) -> NDArray[np.void]:
-        """Records of the classes that improved beyond noise, largest gain first."""
+        """Records of the classes that improved significantly, largest gain first."""
         rows = self.per_class[self.per_class["significant"] & (self.per_class["delta"] > 0)]
         return rows[np.argsort(-rows["delta"], kind="stable")]
 
     @property
     def payers(self) -> NDArray[np.void]:
-        """Records of the classes that lost beyond noise, largest loss first."""
+        """Records of the classes that lost significantly, largest loss first."""
         rows = self.per_class[self.per_class["significant"] & (self.per_class["delta"] < 0)]
         return rows[np.argsort(rows["delta"], kind="stable")]
 
@@ -184,7 +194,7 @@ class Comparison:
         stds = ("std over runs before", "after") if self.several_runs else ()
         head = ("before", "after", "change (points)", f"{self.confidence:.0%} interval", *stds)
         parts = [
-            f"## {self.verdict.title}",
+            f"## {self.verdict.headline}",
             self.verdict.sentence,
             markdown_table(("", *head), rows),
             "**Classes easy, medium and hard before** (ranked and scored on different samples; the verdict rests on these)",

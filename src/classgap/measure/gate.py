@@ -8,6 +8,7 @@ A condition is ``NAME OPERATOR NUMBER``. Names are paths in the JSON of the repo
     class[cat].accuracy      a class by name
     hard.delta.high          in a comparison: before, after (the default) or delta
     verdict == worse         in a comparison: the kind of verdict
+    any class lost           in a comparison: a class lost significantly (Benjamini-Hochberg); also "any class gained"
 
 Numbers may be written ``60%``. Nothing is evaluated as code.
 """
@@ -20,9 +21,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from classgap._checks import InputError, did_you_mean
+from classgap.checks import InputError, did_you_mean
+from classgap.measure.audit_report import AuditReport
 from classgap.measure.comparison import Comparison
-from classgap.measure.report import AuditReport
 
 _OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
     "<=": operator.le,
@@ -38,12 +39,13 @@ _CONDITION = re.compile(
     r"\s*(?P<name>class\[.*\](?:\.\w+)*|[\w.]+)\s*(?P<operator><=|>=|==|!=|<|>)\s*(?P<bound>\S+)\s*"
 )
 _CLASS = re.compile(r"class\[(?P<class>.*)\](?P<rest>(?:\.\w+)*)")
+_ANY_CLASS = re.compile(r"\s*any\s+class\s+(?P<what>lost|gained)\s*")
 _DEFAULTS = ("value", "after", "kind")  # what a name that stops early means
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A parsed ``--fail-if``; ``bound`` is text only for verdicts."""
+    """A parsed ``--fail-if``; ``bound`` is text only for verdicts and for ``any class lost`` (operator "any")."""
 
     text: str
     name: str
@@ -67,11 +69,13 @@ def parse(text: str) -> Condition:
         >>> parse("worst.low < 40%")
         Condition(text='worst.low < 40%', name='worst.low', operator='<', bound=0.4)
     """
+    if (found := _ANY_CLASS.fullmatch(text)) is not None:
+        return Condition(text.strip(), f"any class {found['what']}", "any", found["what"])
     match = _CONDITION.fullmatch(text)
     if match is None:
         raise InputError(
             f"cannot read the condition {text!r}; write NAME OPERATOR NUMBER, e.g. 'hard < 0.60', 'worst.low < 0.4' "
-            "or 'class[cat].accuracy < 50%'"
+            "or 'class[cat].accuracy < 50%'; in a comparison also 'any class lost'"
         )
     return Condition(text.strip(), match["name"], match["operator"], _bound(text, match["operator"], match["bound"]))
 
@@ -96,6 +100,8 @@ def check(result: AuditReport | Comparison, conditions: Sequence[str]) -> tuple[
 
 
 def _judge(tree: Mapping[str, Any], condition: Condition) -> Outcome:
+    if condition.operator == "any":
+        return _judge_any(tree, condition)
     value = look_up(tree, condition.name)
     bound = condition.bound
     if value is None:
@@ -110,6 +116,18 @@ def _judge(tree: Mapping[str, Any], condition: Condition) -> Outcome:
     return Outcome(
         condition.text, failed, f"{'failed' if failed else 'passed'}: {condition.name} is {shown}, {relation}"
     )
+
+
+def _judge_any(tree: Mapping[str, Any], condition: Condition) -> Outcome:
+    """Whether any class lost (or gained) significantly."""
+    rows = tree["per_class"]
+    if not rows or "significant" not in rows[0]:
+        raise InputError(f"{condition.text!r} can only be asked of a comparison, and this is the audit of one model")
+    sign = -1 if condition.bound == "lost" else 1
+    names = [str(row["name"]) for row in rows if row["significant"] and sign * row["delta"] > 0]
+    shown = ", ".join(map(repr, names[:5])) + (" …" if len(names) > 5 else "")
+    reason = f"{len(names)} of {len(rows)} classes {condition.bound} significantly" + (f" ({shown})" if names else "")
+    return Outcome(condition.text, bool(names), f"{'failed' if names else 'passed'}: {reason}")
 
 
 def look_up(tree: Mapping[str, Any], name: str) -> float | str | None:

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 from torch import nn
 
-from classgap._checks import InputError, did_you_mean, one_of
+from classgap.checks import InputError, did_you_mean, one_of
 from classgap.heads import CosineHead, HeadScale, find_head, replace_head
 from classgap.models import cifar
 from classgap.models.causal import CausalNormHead

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from classgap._checks import InputError, number
-from classgap.stats import all_reduce_sum
+from classgap.batchstats import all_reduce_sum
+from classgap.checks import InputError, number
 
 
 class CausalNormHead(nn.Module):

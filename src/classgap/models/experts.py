@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from classgap._checks import InputError
+from classgap.checks import InputError
 
 
 class Experts(nn.Module):

@@ -9,17 +9,17 @@ Fit on held-out or out-of-fold scores, never on those used to train.
 
 from __future__ import annotations
 
-from classgap.posthoc._adjust import LogitAdjustment
-from classgap.posthoc._base import PostHocMethod
-from classgap.posthoc._classifier import PostHocClassifier
-from classgap.posthoc._crt import CRT
-from classgap.posthoc._dial import FrontierPoint, GapDial
-from classgap.posthoc._disalign import DisAlign
-from classgap.posthoc._files import load, save
-from classgap.posthoc._marc import MARC
-from classgap.posthoc._norms import LWS, TauNorm
-from classgap.posthoc._scaling import MatrixScaling, TemperatureScaling, VectorScaling
-from classgap.posthoc._select import RULES
+from classgap.posthoc.estimators.base import PostHocMethod
+from classgap.posthoc.estimators.classifier import PostHocClassifier
+from classgap.posthoc.estimators.crt import CRT
+from classgap.posthoc.estimators.disalign import DisAlign
+from classgap.posthoc.estimators.gap_dial import FrontierPoint, GapDial
+from classgap.posthoc.estimators.logit_adjustment import LogitAdjustment
+from classgap.posthoc.estimators.marc import MARC
+from classgap.posthoc.estimators.norms import LWS, TauNorm
+from classgap.posthoc.estimators.scaling import MatrixScaling, TemperatureScaling, VectorScaling
+from classgap.posthoc.files import load, save
+from classgap.posthoc.selection import RULES
 
 __all__ = [
     "CRT",

@@ -1,0 +1,304 @@
+"""How often the intervals of audit and compare hold the truth, in simulations whose true accuracies are known.
+
+python benchmarks/coverage.py --write          # the whole grid: benchmarks/coverage.json and the tables of docs/audit.md
+python benchmarks/coverage.py --rounds 20      # quicker and rougher; the tables are only printed
+python benchmarks/coverage.py --page           # only the tables of docs/audit.md, from the committed JSON
+
+A setting is a shape of the true class accuracies, a number of classes and a layout of samples per class. Audit: draw the
+counts, estimate, and look whether each 95 % interval holds the metric of the true accuracies. Compare: draw paired predictions
+of a model and of a changed one, and look whether each interval of a difference holds the true one; where the two are
+equally accurate, how often the verdict is not "within noise" and how often a loss is named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from classgap import Predictions, audit
+from classgap.measure import AuditReport, Comparison
+from classgap.measure.comparing import _assemble
+from classgap.measure.statistics.estimating import estimate_metrics
+from classgap.measure.statistics.metrics import FROM_ACCURACY, evaluate
+from classgap.measure.statistics.noise import homogeneity
+from classgap.measure.statistics.paired import Cells
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "coverage.json"
+PAGE = HERE.parent / "docs" / "audit.md"
+CONFIDENCE = 0.95
+CORRECTED = ("hard", "worst", "worst_decile", "gap", "std")
+RANKED = tuple(name for name in FROM_ACCURACY if name != "balanced")
+AGREEMENT = 0.7  # share of samples on which a second model repeats the luck of the first
+
+
+def shape(name: str, num_classes: int) -> np.ndarray:
+    """True accuracies of the classes."""
+    steps = (np.arange(num_classes) + 0.5) / num_classes
+    return {
+        "equal .7": np.full(num_classes, 0.7),
+        "equal .98": np.full(num_classes, 0.98),
+        "bell": np.clip([NormalDist(0.75, 0.1).inv_cdf(step) for step in steps], 0, 1),
+        "half .95, half .4": np.repeat([0.95, 0.4], [num_classes - num_classes // 2, num_classes // 2]),
+        "uniform .5 to .9": np.linspace(0.5, 0.9, num_classes),
+        "one bad class": np.append(np.full(num_classes - 1, 0.85), 0.4),
+        "near 1": np.linspace(0.96, 1.0, num_classes),
+    }[name]
+
+
+SHAPES = ("equal .7", "equal .98", "bell", "half .95, half .4", "uniform .5 to .9", "one bad class", "near 1")
+
+
+def layout(name: str, num_classes: int) -> np.ndarray:
+    """Samples per class: a number for all, or one of the uneven layouts."""
+    falling = np.maximum(1, np.round(1000 ** (1 - np.arange(num_classes) / (num_classes - 1)))).astype(np.int64)
+    third = num_classes // 3
+    uneven = {
+        "1000 … 1": falling,
+        "1 … 1000": falling[::-1].copy(),  # the low accuracies of most shapes then have the many samples
+        "third 100, rest 1": np.repeat([100, 1], [third, num_classes - third]),
+        "30, every 4th absent": np.where(np.arange(num_classes) % 4 == 1, 0, 30),
+    }
+    return uneven[name] if name in uneven else np.full(num_classes, int(name))
+
+
+LAYOUTS = ("1", "2", "3", "5", "10", "30", "50", "100", "1000", "1000 … 1", "1 … 1000", "third 100, rest 1",
+           "30, every 4th absent")  # fmt: skip
+
+
+def changed(name: str, accuracy: np.ndarray) -> np.ndarray:
+    """True accuracies after a change."""
+    mean = accuracy.mean()
+    return {
+        "none": accuracy,
+        "spread halved": mean + (accuracy - mean) / 2,
+        "worst third +10": np.minimum(1, accuracy + 0.1 * (accuracy < np.quantile(accuracy, 0.34))),
+    }[name]
+
+
+CHANGES = ("none", "spread halved", "worst third +10")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One cell of the grid; ``change`` is empty for an audit."""
+
+    shape: str
+    num_classes: int
+    samples: str
+    change: str = ""
+
+
+def audit_setting(setting: Setting, rounds: int, seed: int = 0) -> dict[str, Any]:
+    """Coverage of every interval, bias of observed and corrected values, and how often the gap is called real."""
+    rng = np.random.default_rng(seed)
+    truth, support = shape(setting.shape, setting.num_classes), layout(setting.samples, setting.num_classes)
+    present = support > 0
+    target = dict(zip(FROM_ACCURACY, evaluate(truth[present]).tolist(), strict=True))
+    held: dict[str, list[bool]] = {name: [] for name in FROM_ACCURACY}
+    error: dict[str, list[float]] = {name: [] for name in CORRECTED}
+    width: list[float] = []
+    real = 0
+    for _ in range(rounds):
+        correct = rng.binomial(support, truth)
+        metrics = estimate_metrics(correct, support, confidence=CONFIDENCE, draws=200, rng=rng).metrics
+        for name, value in target.items():
+            found = metrics[name]
+            held[name].append(bool(found.low - 1e-9 <= value <= found.high + 1e-9) or np.isnan(value))
+            assert np.isnan(value) or found.low <= found.value <= found.high
+        for name in CORRECTED:
+            error[name].append(metrics[f"{name}_corrected"].value - target[name])
+        width.append(metrics["gap"].high - metrics["gap"].low)
+        assert_consistent(metrics)
+        if setting.shape.startswith("equal"):
+            real += homogeneity(correct[present], support[present], rng, draws=99)[1] < 1 - CONFIDENCE
+    return {
+        "coverage": {name: float(np.mean(values)) for name, values in held.items()},
+        "bias": {name: float(np.mean(values)) for name, values in error.items()},
+        "gap_width": float(np.mean(width)),
+        "false_gap": real / rounds if setting.shape.startswith("equal") else None,
+    }
+
+
+def assert_consistent(metrics: Any) -> None:
+    """The corrected numbers do not contradict each other or the observed ones."""
+    worst, tenth, hard = (metrics[f"{name}_corrected"].value for name in ("worst", "worst_decile", "hard"))
+    assert worst <= tenth + 1e-9
+    assert np.isnan(hard) or tenth <= hard + 1e-9
+    assert max(worst, tenth) <= metrics["balanced"].value + 1e-9
+    assert metrics["gap_corrected"].value <= metrics["gap"].value + 1e-9
+
+
+@cache
+def _blank(num_classes: int) -> AuditReport:
+    """A report that stands for both sides; its confidence differs so that no number of it is shown."""
+    return replace(audit(Predictions.from_counts(np.eye(num_classes, dtype=int)), n_boot=100), confidence=0.5)
+
+
+def compare_once(support: np.ndarray, before: np.ndarray, after: np.ndarray, rng: np.random.Generator) -> Comparison:
+    """A comparison of two models with these true accuracies that share part of their luck on every sample."""
+    y_true = np.repeat(np.arange(len(support)), support)
+    luck = rng.random(len(y_true))
+    other = np.where(rng.random(len(y_true)) < AGREEMENT, luck, rng.random(len(y_true)))
+    tables = np.zeros((len(support), 2, 2), dtype=np.int64)
+    np.add.at(tables, (y_true, (luck < before[y_true]).astype(int), (other < after[y_true]).astype(int)), 1)
+    blank = _blank(len(support))
+    seed = int(rng.integers(2**31))
+    sides = ((blank,), (blank,))
+    return _assemble(sides, blank.classes, Cells.from_tables(tables), CONFIDENCE, seed, None, 200, "first")
+
+
+def compare_setting(setting: Setting, rounds: int, seed: int = 0) -> dict[str, Any]:
+    """Coverage of every interval of a difference; without a change also the false verdicts and the losses named."""
+    rng = np.random.default_rng(seed)
+    before, support = shape(setting.shape, setting.num_classes), layout(setting.samples, setting.num_classes)
+    after = changed(setting.change, before)
+    present = support > 0
+    difference = evaluate(after[present]) - evaluate(before[present])
+    target = dict(zip(FROM_ACCURACY, difference.tolist(), strict=True))
+    target["overall"] = float(support @ (after - before) / support.sum())
+    held: dict[str, list[bool]] = {name: [] for name in target}
+    false, losses, either = 0, 0, 0
+    for _ in range(rounds):
+        found = compare_once(support, before, after, rng)
+        for name, value in target.items():
+            delta = found.metrics[name].delta
+            held[name].append(bool(delta.low - 1e-9 <= value <= delta.high + 1e-9) or np.isnan(value))
+        false += found.verdict.kind != "noise"
+        losses += bool(found.verdict.losses)
+        either += found.verdict.kind != "noise" or bool(found.verdict.losses)
+    result: dict[str, Any] = {"coverage": {name: float(np.mean(values)) for name, values in held.items()}}
+    if setting.change == "none":
+        result |= {"false_verdict": false / rounds, "false_loss": losses / rounds, "false_claim": either / rounds}
+    return result
+
+
+def grid(*, full: bool = True) -> Iterator[Setting]:
+    """All settings; 1000 classes and the comparison with fewer shapes and layouts."""
+    for samples in LAYOUTS:
+        for name in SHAPES:
+            yield from (Setting(name, number, samples) for number in (3, 10, 30, 100))
+            if full and samples in ("1", "5", "50", "1000 … 1"):
+                yield Setting(name, 1000, samples)
+    for samples in LAYOUTS:
+        for name in ("equal .7", "equal .98", "half .95, half .4", "uniform .5 to .9"):
+            for number in (10, 30, 100):
+                yield from (Setting(name, number, samples, change) for change in CHANGES[: 3 if samples != "1" else 1])
+
+
+def simulate(setting: Setting, rounds: int) -> dict[str, Any]:
+    """One setting, in fewer rounds where each is slow; the seed is the setting's."""
+    if setting.num_classes == 1000:
+        rounds = max(20, rounds // 4)
+    elif setting.change not in ("", "none"):
+        rounds = max(20, rounds // 2)
+    run = compare_setting if setting.change else audit_setting
+    found = run(setting, rounds, seed=sum(map(ord, repr(setting))))
+    return {**vars(setting), "rounds": rounds, **found}
+
+
+# ---------------------------------------------------------------- the tables of docs/audit.md
+
+_BEGIN, _END = "<!-- coverage tables: benchmarks/coverage.py -->", "<!-- end of coverage tables -->"
+
+
+def tables(results: list[dict[str, Any]]) -> str:
+    """Both tables in Markdown."""
+    audits = [r for r in results if not r["change"]]
+    compares = [r for r in results if r["change"]]
+    rows = [_audit_row(samples, [r for r in audits if r["samples"] == samples]) for samples in LAYOUTS]
+    heads = ("samples per class", "balanced", "thirds", "worst, worst tenth", "gap", "std, Gini", "geometric, harmonic",
+             "largest bias of worst / gap, corrected (K ≥ 10)", "gap called real, classes equal")  # fmt: skip
+    parts = [_markdown(heads, rows)]
+    rows = [_compare_row(samples, [r for r in compares if r["samples"] == samples]) for samples in LAYOUTS]
+    heads = ("samples per class", "no change: overall, balanced", "no change: ranked metrics", "no change: verdict not noise",
+             "no change: a loss named", "changed: overall, balanced", "changed: ranked metrics")  # fmt: skip
+    parts.append(_markdown(heads, rows))
+    return "\n\n".join(parts)
+
+
+def _share(results: list[dict[str, Any]], names: tuple[str, ...]) -> str:
+    """Mean and lowest coverage in percent."""
+    values = [r["coverage"][name] for r in results for name in names]
+    return f"{100 * np.mean(values):.1f} ({100 * min(values):.0f})" if values else "–"
+
+
+def _audit_row(samples: str, results: list[dict[str, Any]]) -> tuple[str, ...]:
+    large = [r for r in results if r["num_classes"] >= 10]
+    bias = (max((r["bias"][name] for r in large), key=abs) for name in ("worst", "gap"))
+    false = [r["false_gap"] for r in results if r["false_gap"] is not None]
+    return (
+        samples,
+        _share(results, ("balanced",)),
+        _share(results, ("easy", "medium", "hard")),
+        _share(results, ("worst", "worst_decile")),
+        _share(results, ("gap",)),
+        _share(results, ("std", "gini")),
+        _share(results, ("geometric_mean", "harmonic_mean")),
+        " / ".join(f"{100 * value:+.0f}" for value in bias),
+        f"{100 * np.mean(false):.1f}",
+    )
+
+
+def _compare_row(samples: str, results: list[dict[str, Any]]) -> tuple[str, ...]:
+    null = [r for r in results if r["change"] == "none"]
+    other = [r for r in results if r["change"] != "none"]
+    return (
+        samples,
+        _share(null, ("overall", "balanced")),
+        _share(null, RANKED),
+        f"{100 * np.mean([r['false_verdict'] for r in null]):.1f}",
+        f"{100 * np.mean([r['false_loss'] for r in null]):.1f}",
+        _share(other, ("overall", "balanced")),
+        _share(other, RANKED),
+    )
+
+
+def _markdown(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def page() -> str:
+    """``docs/audit.md`` with the tables of the committed results."""
+    text = PAGE.read_text(encoding="utf-8")
+    before, _, rest = text.partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    results = json.loads(RESULTS.read_text(encoding="utf-8"))["results"]
+    return f"{before}{_BEGIN}\n\n{tables(results)}\n\n{_END}{after}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=120, help="rounds per setting")
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes")
+    parser.add_argument("--write", action="store_true", help="write benchmarks/coverage.json and docs/audit.md")
+    parser.add_argument("--page", action="store_true", help="only write the tables of docs/audit.md")
+    options = parser.parse_args()
+    if not options.page:
+        start, results, settings = time.perf_counter(), [], list(grid())
+        with ProcessPoolExecutor(options.jobs) as pool:
+            for found in pool.map(partial(simulate, rounds=options.rounds), settings):
+                results.append(found)
+                setting, low = " ".join(map(str, list(found.values())[:4])), min(found["coverage"].values())
+                print(f"{time.perf_counter() - start:6.0f} s  {setting}  lowest coverage {low:.3f}", flush=True)
+        if not options.write:
+            print(tables(results))
+            return
+        text = json.dumps({"confidence": CONFIDENCE, "results": results}, indent=1) + "\n"
+        RESULTS.write_text(text, encoding="utf-8")
+    PAGE.write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""The classes of a batch, and the pairs of samples that share one: O(N log N + pairs), never N²."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from classgap.batchstats.arrays import Array, as_array, as_indices, as_tensor, beside, library
+from classgap.batchstats.sums import squared_norms
+
+_CHUNK = 2**22  # numbers held at once while forming differences: 16 MB in float32
+
+
+class ClassRuns(NamedTuple):
+    """The classes of a batch."""
+
+    classes: Array
+    """:math:`(U,)` distinct labels, ascending."""
+    size: Array
+    """:math:`(U,)` number of rows of each."""
+    slot: Array
+    """:math:`(N,)` which of them each row belongs to."""
+
+
+class Company(NamedTuple):
+    """The rows of a batch whose class has others in it, centred."""
+
+    place: Tensor
+    """:math:`(M,)` rows of the batch."""
+    slot: Array
+    """:math:`(M,)` which of the batch's classes each belongs to."""
+    size: Array
+    """:math:`(M,)` number of rows of that class."""
+    centred: Tensor
+    """:math:`(M, d)` the rows less the mean of their class."""
+
+
+class ClassPairs(NamedTuple):
+    """All unordered pairs of rows with equal labels."""
+
+    runs: ClassRuns
+    first: Array
+    """:math:`(P,)` rows of the batch."""
+    second: Array
+    """:math:`(P,)` rows of the batch."""
+    squared_distance: Array
+    """:math:`(P,)` between the features of the two."""
+    difference: Tensor | None
+    """:math:`(P, d)` first minus second, where few enough to be kept."""
+
+
+def class_runs(target: Tensor) -> ClassRuns:
+    """The distinct labels of a batch.
+
+    Example:
+        >>> class_runs(torch.tensor([7, 3, 7]))
+        ClassRuns(classes=array([3, 7]), size=array([1, 2]), slot=array([1, 0, 1]))
+    """
+    return ClassRuns(*beside(target, *_sort(target)[:3]))
+
+
+def class_means(rows: Tensor, slot: Tensor, size: Array) -> Tensor:
+    """Mean of the rows of each slot, of which there are ``size``."""
+    sums = rows.new_zeros(len(size), rows.shape[1]).index_add_(0, slot, rows)
+    return sums.div_(as_tensor(size, rows)[:, None])
+
+
+def centred_company(rows: Tensor, runs: ClassRuns) -> Company:
+    """The rows that are not alone in their class, less its mean: with many classes these are few.
+
+    Example:
+        >>> company = centred_company(torch.tensor([[0.0], [5.0], [2.0]]), class_runs(torch.tensor([7, 3, 7])))
+        >>> company.place, company.centred[:, 0]
+        (tensor([0, 2]), tensor([-1.,  1.]))
+    """
+    shared = runs.size > 1
+    (place,) = library(shared).where(shared[runs.slot])
+    slot = runs.slot[place]
+    at, number = as_indices(place, (shared.cumsum(0) - 1)[slot])
+    centred = rows.index_select(0, at)
+    centred -= class_means(centred, number, runs.size[shared]).index_select(0, number)
+    return Company(at, slot, runs.size[slot], centred)
+
+
+def class_pairs(features: Tensor, target: Tensor) -> ClassPairs:
+    """Pairs of the same class and their distances, from explicit differences in chunks of bounded memory.
+
+    Example:
+        >>> pairs = class_pairs(torch.tensor([[0.0], [5.0], [2.0], [3.0]]), torch.tensor([7, 3, 7, 7]))
+        >>> pairs.first, pairs.second, pairs.squared_distance
+        (array([0, 0, 2]), array([2, 3, 3]), array([4., 9., 1.], dtype=float32))
+    """
+    classes, size, slot, order, position, earlier = _sort(target)
+    second = position.repeat(earlier)  # every row pairs with the rows of its class before it
+    # The pairs of one row are consecutive: counting from the first of them gives the position of the partner.
+    first = np.arange(len(second)) + (position - earlier.cumsum())[second]
+    *runs, first, second = beside(target, classes, size, slot, order[first], order[second])
+    distance, difference = _distances(features, *as_indices(first, second))
+    return ClassPairs(ClassRuns(*runs), first, second, as_array(distance), difference)
+
+
+def _sort(target: Tensor) -> tuple[Array, ...]:
+    """Classes, sizes, slots, the order that sorts the batch, 0, 1, …, and how many of its class are before each sorted row.
+
+    Labels are sorted on the host: how many classes and pairs there are has to be known there in any case.
+    """
+    labels = target.detach().cpu().numpy()
+    order = labels.argsort(kind="stable")
+    labels = labels[order]
+    new = np.ones(len(labels), bool)
+    np.not_equal(labels[1:], labels[:-1], out=new[1:])
+    begin, slot = new.nonzero()[0], np.empty_like(order)
+    sorted_slot = new.cumsum() - 1
+    slot[order] = sorted_slot
+    position = np.arange(len(order))
+    return labels[begin], np.bincount(sorted_slot), slot, order, position, position - begin[sorted_slot]
+
+
+def _distances(features: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Squared distance between rows ``first[i]`` and ``second[i]``; the differences too if they fit in one chunk."""
+    chunks = _chunks(features, first, second)
+    if len(chunks) == 1:
+        difference = _differences(features, first, second)
+        return squared_norms(difference), difference
+    return torch.cat([squared_norms(_differences(features, i, j)) for i, j in chunks]), None
+
+
+def add_along_pairs(
+    features: Tensor, first: Array, second: Array, weight: Array, difference: Tensor | None = None
+) -> Tensor:
+    r"""Gradient of :math:`\frac12\sum_p w_p\|\phi_{i_p}-\phi_{j_p}\|^2`: each pair moves its two rows apart by ``weight``."""
+    result = torch.zeros_like(features)
+    for i, j, w in _chunks(features, *as_indices(first, second), as_tensor(weight, features)):
+        apart = (_differences(features, i, j) if difference is None else difference) * w[:, None]
+        result.index_add_(0, i, apart).index_add_(0, j, apart, alpha=-1)
+    return result
+
+
+def _differences(features: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    return features.index_select(0, first).sub_(features.index_select(0, second))
+
+
+def _chunks(features: Tensor, *per_pair: Tensor) -> list[tuple[Tensor, ...]]:
+    step = max(1, _CHUNK // max(1, features.shape[1]))
+    if per_pair[0].shape[0] <= step:
+        return [per_pair]
+    return list(zip(*(torch.split(part, step) for part in per_pair), strict=True))

@@ -1,0 +1,100 @@
+"""Progress of many jobs: a bar with the time left, or one line a job where there is no terminal."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+if TYPE_CHECKING:
+    from classgap.suites import Result
+    from classgap.suites.jobs import Job
+    from classgap.suites.pool import Event
+
+
+class BenchProgress:
+    """Hand :meth:`tell` to :func:`classgap.suites.pool.run_jobs`.
+
+    The time left is what the jobs that remain will take if they take as long as finished ones of their task did, now or
+    in the results already known, divided among the workers.
+    """
+
+    def __init__(self, console: Console, jobs: Mapping[str, Job], known: Sequence[Result], workers: int) -> None:
+        self.console, self.jobs, self.workers = console, jobs, workers
+        self.share = dict.fromkeys(jobs, 0.0)
+        self.began: dict[str, tuple[float, float]] = {}
+        self.seconds: dict[str, list[float]] = defaultdict(list)
+        for result in known:
+            self.seconds[result.task].append(result.seconds)
+        self.done = 0
+        self.bar = Progress(
+            TextColumn("{task.fields[now]}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("jobs  {task.fields[left]}"),
+            console=console,
+            disable=not console.is_terminal,
+            transient=True,
+        )
+        self.task = self.bar.add_task("", total=len(jobs), now="starting workers", left="")
+
+    def __enter__(self) -> BenchProgress:
+        self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bar.stop()
+
+    def tell(self, event: Event | None) -> None:
+        """Take in what a worker says, and show where things stand."""
+        if event is not None:
+            self.share[event.key] = event.share
+            job, now = self.jobs[event.key], time.monotonic()
+            first, share = self.began.setdefault(event.key, (now, event.share))
+            if (
+                event.kind == "running" and event.share > share
+            ):  # counted from the first report: a job may be a resumed one
+                self._now(f"{job.name} {event.share:.0%}")
+            elif event.kind == "done":
+                self.done += 1
+                if share < 1:
+                    self.seconds[job.task].append((now - first) / (1 - share))
+                if not self.console.is_terminal:
+                    self.console.print(f"{self.done}/{len(self.jobs)}  {job.name}  {self.time_left()}", soft_wrap=True)
+            elif event.kind == "failed":
+                self.share[event.key] = 1.0
+                self.done += 1
+        self.bar.update(self.task, completed=self.done, left=self.time_left())
+
+    def _now(self, text: str) -> None:
+        self.bar.update(self.task, now=text)
+
+    def time_left(self) -> str:
+        """Words for the time left; nothing while no job has finished."""
+        everything = [value for values in self.seconds.values() for value in values]
+        if not everything:
+            return ""
+        total = 0.0
+        for key, share in self.share.items():
+            like = self.seconds[self.jobs[key].task] or everything
+            total += (1 - share) * sum(like) / len(like)
+        return f"{duration(total / self.workers)} left"
+
+
+def duration(seconds: float) -> str:
+    """Words for a duration.
+
+    Example:
+        >>> duration(42), duration(150), duration(7500)
+        ('42 s', '2.5 min', '2.1 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,239 @@
+"""What the measuring verbs show and write: Rich tables on the terminal, report files, gate results, progress."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from classgap.measure.audit_report import AuditReport
+    from classgap.measure.comparison import Comparison
+
+Progress = Callable[[int, int], None]
+_WORST_SHOWN = 10
+
+
+def console() -> Console:
+    """Standard output; wide enough for the tables where it is not a terminal."""
+    from rich.console import Console
+
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+
+
+@contextlib.contextmanager
+def working(what: str) -> Iterator[Progress]:
+    """A spinner or bar on standard error while something long runs; nothing where that is not a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def print_audit(report: AuditReport, out: Console) -> None:
+    """Verdict, headline numbers, groups, worst classes and why."""
+    from rich.text import Text
+
+    out.print(Text(report.verdict, style="bold"))
+    out.print(f"{report.num_samples:,} samples, {report.num_classes:,} classes, {report.confidence:.0%} intervals\n")
+    out.print(_headline_table(report))
+    out.print(_group_table(report))
+    out.print(_worst_table(report))
+    known = [d for d in report.diagnoses if d.causes]
+    for diagnosis in known[:_WORST_SHOWN]:
+        line = Text(f"{diagnosis.name}: ", style="bold")
+        line.append(diagnosis.causes[0].sentence, style="not bold")
+        out.print(line)
+    if len(known) > _WORST_SHOWN:
+        out.print(f"… and {len(known) - _WORST_SHOWN} more with a cause (see the report: --out DIR)", style="dim")
+    _print_notes(report.notes, out)
+
+
+def print_comparison(comparison: Comparison, out: Console) -> None:
+    """Verdict, changes of headline numbers and groups, who gained and who paid."""
+    from rich.text import Text
+
+    from classgap.measure.audit_report import HEADLINES
+    from classgap.measure.render.plain import deviation, percent, points
+    from classgap.measure.statistics.metrics import label
+
+    out.print(Text(comparison.verdict.sentence, style="bold"))
+    seeds = f", {len(comparison.before)} and {len(comparison.after)} runs" if len(comparison.before) > 1 else ""
+    out.print(f"{comparison.num_samples:,} samples, {comparison.num_classes:,} classes{seeds}\n")
+    stds = ("std over runs before", "after") if comparison.several_runs else ()
+    table = _table("", "before", "after", "change", f"{comparison.confidence:.0%} interval", *stds)
+    rows = [(label(name), comparison.metrics[name]) for name in HEADLINES]
+    rows += [(f"{group} ({ranking} ranking)", change) for ranking in ("reference", "cross")
+             for group, change in comparison.groups.get(ranking, {}).items()]  # fmt: skip
+    for name, c in rows:
+        style = "green" if c.delta.low > 0 else "red" if c.delta.high < 0 else ""
+        interval = f"{points(c.delta.low)} … {points(c.delta.high)}"
+        cells = (deviation(c.before_run_std), deviation(c.after_run_std)) if comparison.several_runs else ()
+        values = percent(c.before.value), percent(c.after.value), points(c.delta.value)
+        table.add_row(name, *values, interval, *cells, style=style)
+    out.print(table)
+    for title, records in (("Gained beyond noise", comparison.gainers), ("Paid beyond noise", comparison.payers)):
+        if len(records):
+            out.print(_changed_table(f"{title} ({len(records)})", records, comparison.confidence))
+    _print_notes(comparison.notes, out)
+
+
+def finish(
+    result: AuditReport | Comparison, *, out: Path | None, as_json: bool, fail_if: Sequence[str], source: str
+) -> None:
+    """Print or write the result, then judge it by the gate."""
+    from classgap.measure.comparison import Comparison
+
+    screen = console()
+    if out is not None:
+        with working("writing the report"):
+            write_report(result, out, source)
+    if as_json:
+        typer.echo(json.dumps(result.to_dict(), indent=2))
+    elif isinstance(result, Comparison):
+        print_comparison(result, screen)
+    else:
+        print_audit(result, screen)
+    if out is not None and not as_json:
+        screen.print(f"\nReport: {out / 'report.html'}", soft_wrap=True)
+    judge(result, fail_if)
+
+
+def check_conditions(fail_if: Sequence[str] | None) -> None:
+    """Refuse a condition that cannot be read before any work is done."""
+    from classgap.measure.gate import parse
+
+    for text in fail_if or ():
+        parse(text)
+
+
+def judge(result: AuditReport | Comparison, fail_if: Sequence[str]) -> None:
+    """Say on standard error how each condition came out; exit with 1 if one holds."""
+    from classgap.measure.gate import check
+
+    outcomes = check(result, fail_if)
+    for outcome in outcomes:
+        typer.echo(f"gate {outcome.sentence}", err=True)
+    if any(outcome.failed for outcome in outcomes):
+        raise typer.Exit(1)
+
+
+def write_report(
+    result: AuditReport | Comparison, folder: Path, source: str, more: Mapping[str, Any] | None = None
+) -> None:
+    """Write the page, Markdown, JSON and every figure as PNG and SVG; ``more`` are further charts by name."""
+    from classgap.measure.comparison import Comparison
+    from classgap.measure.render import html, plot
+
+    (folder / "figures").mkdir(parents=True, exist_ok=True)
+    charts = {**plot.figures(result), **(more or {})}
+    if isinstance(result, Comparison):
+        html.render_comparison(result, folder / "report.html", source=source, charts=charts)
+    else:
+        html.render_audit(result, folder / "report.html", source=source, charts=charts)
+    (folder / "report.md").write_text(result.to_markdown(), encoding="utf-8")
+    (folder / "report.json").write_text(json.dumps(result.to_dict(), indent=2), encoding="utf-8")
+    for name, chart in charts.items():
+        for ending in ("png", "svg"):
+            plot.save(chart, folder / "figures" / f"{name}.{ending}")
+
+
+# ---------------------------------------------------------------- tables
+
+
+def _table(*heads: str, title: str | None = None) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
+    for i, head in enumerate(heads):
+        table.add_column(head, justify="left" if i == 0 else "right", overflow="fold" if i == 0 else "ellipsis")
+    return table
+
+
+def _interval(estimate: Any) -> str:
+    from classgap.measure.render.plain import percent
+
+    return f"{percent(estimate.low).removesuffix(' %')} – {percent(estimate.high)}"
+
+
+def _headline_table(report: AuditReport) -> Table:
+    from classgap.measure.audit_report import HEADLINES
+    from classgap.measure.render.plain import percent
+    from classgap.measure.statistics.metrics import label
+
+    table = _table("", "accuracy", "interval", "noise removed", "interval")
+    for name in HEADLINES:
+        found, clean = report.metrics[name], report.metrics.get(f"{name}_corrected")
+        corrected = ("", "") if clean is None else (percent(clean.value), _interval(clean))
+        table.add_row(label(name), percent(found.value), _interval(found), *corrected)
+    return table
+
+
+def _group_table(report: AuditReport) -> Table:
+    from classgap.measure.render.plain import percent
+
+    table = _table("ranking", "easy", "medium", "hard", title="Mean accuracy of groups of classes")
+    for ranking, groups in report.groups.items():
+        frequency = ranking == "frequency"
+        cells = []
+        for name, e in groups.items():
+            shown = percent(e.value) if math.isnan(e.value) else f"{percent(e.value)} [{_interval(e)}]"
+            cells.append(f"{name} {shown}" if frequency else shown)
+        table.add_row(ranking, *cells)
+    return table
+
+
+def _worst_table(report: AuditReport) -> Table:
+    import numpy as np
+    from rich.text import Text
+
+    from classgap.measure.audit_report import Estimate
+    from classgap.measure.diagnostics.geometry.embedding import mostly_taken_for
+    from classgap.measure.render.plain import percent
+
+    present = report.per_class[report.per_class["support"] > 0]
+    rows = present[np.argsort(present["accuracy"], kind="stable")[:_WORST_SHOWN]]
+    table = _table("class", "samples", "accuracy", "interval", "precision", "mostly taken for", title="Worst classes")
+    index = {name: k for k, name in enumerate(report.classes)}
+    for row in rows:
+        k = index[str(row["name"])]
+        other = mostly_taken_for(report, k)
+        share = 0.0 if other is None else report.confusion.counts[k, other] / row["support"]
+        taken = "" if other is None else f"{report.classes[other]} ({percent(share)})"
+        interval = _interval(Estimate(row["accuracy"], row["low"], row["high"]))
+        cells = (f"{row['support']:,}", percent(row["accuracy"]), interval, percent(row["precision"]))
+        table.add_row(Text(str(row["name"])), *cells, Text(taken))
+    return table
+
+
+def _changed_table(title: str, records: Any, confidence: float) -> Table:
+    from rich.text import Text
+
+    from classgap.measure.render.plain import percent, points
+
+    table = _table("class", "samples", "before", "after", "change", f"{confidence:.0%} interval", "q", title=title)
+    for row in records[:_WORST_SHOWN]:
+        interval = f"{points(row['low'])} … {points(row['high'])}"
+        table.add_row(Text(str(row["name"])), f"{row['support']:,}", percent(row["before"]), percent(row["after"]),
+                      points(row["delta"]), interval, f"{row['q_value']:.2g}")  # fmt: skip
+    return table
+
+
+def _print_notes(notes: Sequence[str], out: Console) -> None:
+    from rich.text import Text
+
+    for note in notes:
+        out.print(Text(f"note: {note}", style="dim"))

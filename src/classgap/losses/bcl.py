@@ -1,0 +1,194 @@
+"""Balanced contrastive learning: every class weighs the same in the contrast, and the classifier supplies prototypes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from classgap.checks import InputError, number
+from classgap.losses.composite import CompositeLoss
+from classgap.losses.shared import ModuleReference, check_num_features, check_views, gathered, hard_labels
+from classgap.registry import Float, method
+
+_LEAST_HIDDEN = 512
+
+
+def balanced_contrast(embeddings: Tensor, target: Tensor, prototypes: Tensor, *, temperature: float = 0.1) -> Tensor:
+    r"""Contrast in which every class weighs the same, however many samples it has in the batch.
+
+    .. math:: \ell_i = -\frac1{|P(i)|}\sum_{p\in P(i)}\Big[\frac{s_{ip}}\tau
+       - \ln\sum_c \frac1{|c|}\sum_{a\in c,\,a\ne i} e^{s_{ia}/\tau}\Big]
+
+    over the rows and one prototype for each class; :math:`|c|` counts both, without the anchor.
+
+    Args:
+        embeddings: :math:`(N, d)` of unit length.
+        prototypes: :math:`(K, d)` of unit length, one for each class.
+    Shape:
+        returns :math:`(N,)`.
+    Example:
+        >>> same = torch.ones(1, 1)
+        >>> balanced_contrast(same, torch.tensor([0]), same)
+        tensor([0.])
+
+    Reference: Zhu et al., *Balanced contrastive learning for long-tailed visual recognition*, CVPR 2022, eq. (8).
+    """
+    rows, num_classes = len(target), len(prototypes)
+    labels = torch.cat((target, torch.arange(num_classes, device=target.device)))
+    members = torch.cat((embeddings, prototypes))
+    itself = torch.eye(rows, rows + num_classes, dtype=torch.bool, device=target.device)
+    positive = (target[:, None] == labels[None]) & ~itself
+    similarity = embeddings @ members.T / temperature
+    counts = similarity.new_ones(num_classes).index_add(0, target, similarity.new_ones(rows))
+    size = counts[labels] - (target[:, None] == labels[None]).to(
+        counts.dtype
+    )  # the anchor is no member of its own class
+    log_partition = (similarity - size.log()).masked_fill(itself, -1e30).logsumexp(1)
+    attraction = (similarity * positive).sum(1) / positive.sum(1)
+    return log_partition - attraction
+
+
+class Projection(nn.Module):
+    """Linear, BatchNorm, ReLU, linear, and onto the unit sphere: how features and class weights come to be compared."""
+
+    def __init__(self, width: int, hidden: int, out: int) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(width, hidden), nn.BatchNorm1d(hidden), nn.Linear(hidden, out)
+
+    def forward(self, rows: Tensor, *, updating: bool) -> Tensor:
+        """Unit vectors in the precision of the projection; running statistics are written only if ``updating``."""
+        hidden = self.first(rows.to(self.first.weight.dtype))
+        if len(rows) == 1 or not self.training:  # a single row has no variance
+            norm = self.norm
+            hidden = F.batch_norm(hidden, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
+        elif updating:
+            hidden = self.norm(hidden)
+        else:
+            hidden = F.batch_norm(
+                hidden, None, None, self.norm.weight, self.norm.bias, training=True, eps=self.norm.eps
+            )
+        return F.normalize(self.last(F.relu(hidden)), dim=1)
+
+
+@method(
+    "bcl",
+    kind="loss",
+    family="contrast",
+    paper="arXiv:2207.09052",
+    needs=("features", "encoder_features", "views", "class_counts", "head"),
+    space={
+        "alpha": Float(0.5, 4.0, default=2.0, log=True),
+        "beta": Float(0.05, 2.0, default=0.6, log=True),
+        "temperature": Float(0.05, 0.5, default=0.1, log=True),
+    },
+    reduces_to=("balanced_softmax", {"alpha": 1.0, "beta": 0.0, "views": 1}),
+)
+class BCLLoss(CompositeLoss):
+    r"""Balanced contrastive learning: logit adjustment on one view, class-averaged contrast with prototypes on the others.
+
+    .. math:: L = \alpha\,\mathrm{CE}(z + \ln\pi, y) + \beta\,L_{\mathrm{BCL}}
+
+    Every class enters the contrast with the same weight and is present in every batch through its prototype: its row of the
+    classifier's weights, projected. Features and weights have a projection each (linear, BatchNorm, ReLU, linear), as in the
+    authors' code. ``classgap train`` supplies the classifier; a loop of your own does it once with :meth:`bind_head`::
+
+        model = FeatureTap(network)                                    # returns logits and features
+        criterion = BCLLoss(num_classes, num_features, class_counts=counts)
+        criterion.bind_head(model.head)                                # prototypes are projections of its weights
+        optimizer = torch.optim.SGD([*model.parameters(), *criterion.parameters()], lr=0.1, momentum=0.9)
+
+        logits, features = model(torch.cat([view1, view2, view3]))
+        loss = criterion(logits, target.repeat(3), features)
+
+    When to use: long-tailed data and an augmentation strong enough for contrast; published with three views.
+    Expect: on balanced data the effect of the contrast alone, as the adjustment vanishes; on long tails what logit
+    adjustment gives, and better features where the views differ enough.
+    Pitfalls: three forward passes per step; the parameters of the loss must be in the optimiser, where ``classgap train`` does
+    not decay them, while the authors do; strategies that split the classifier's weights over processes (FSDP) are refused.
+
+    Args:
+        num_features: Feature dimension.
+        alpha: Weight of the classification, on view 1.
+        beta: Weight of the contrast: on views 2 and up, or on all rows with fewer than three views.
+        temperature: Temperature of the similarities.
+        projection_dim: Output width of the two projections; 128 in released code for CIFAR, 1024 for ImageNet.
+        hidden_dim: Hidden width of the two projections. By default 512, or ``num_features`` if that is larger: the values of
+            the released code for CIFAR and ImageNet.
+        views: Views of each sample.
+        base: The classification term; ``base="dbm", base_params={"variant": "bs"}`` is DBM-BCL (with a cosine head).
+        base_params: Its parameters.
+    Reference: Zhu et al., CVPR 2022; github.com/FlamieZhu/Balanced-Contrastive-Learning.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        num_features: int,
+        *,
+        alpha: float = 2.0,
+        beta: float = 0.6,
+        temperature: float = 0.1,
+        projection_dim: int = 128,
+        hidden_dim: int | None = None,
+        views: int = 3,
+        base: str = "balanced_softmax",
+        base_params: Mapping[str, Any] | None = None,
+        class_counts: Sequence[float] | Tensor | None = None,
+    ) -> None:
+        super().__init__(num_classes, base=base, base_params=base_params, class_counts=class_counts)
+        self.alpha, self.beta = number("alpha", alpha, low=0.0), number("beta", beta, low=0.0)
+        self.temperature = number("temperature", temperature, low=0.0, open_low=True)
+        self.views = int(number("views", views, low=1))
+        self.num_features = check_num_features(num_features, self.name)
+        hidden = (
+            max(_LEAST_HIDDEN, num_features) if hidden_dim is None else int(number("hidden_dim", hidden_dim, low=1))
+        )
+        self.projection = Projection(num_features, hidden, projection_dim)
+        self.prototype_projection = Projection(num_features, hidden, projection_dim)
+        self._head: ModuleReference | None = None
+
+    def bind_head(self, head: nn.Module) -> None:
+        """Take prototypes from this classifier: a layer with ``weight`` of shape ``(num_classes, num_features)``."""
+        self._rows(head)
+        self._head = ModuleReference(head)
+
+    def compute(
+        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
+    ) -> Tensor:
+        assert features is not None
+        if self._head is None:
+            raise InputError(
+                f"{self.name} projects the classifier's weights to prototypes: call criterion.bind_head(model.head) with the "
+                "last layer of the network (classgap.heads.FeatureTap finds it) before the first step"
+            )
+        prototypes = self.prototype_projection(self._rows(self._head.module), updating=self.updating)
+        samples = check_views(logits, self.views)
+        classification: Tensor = self.base(
+            logits[:samples], target[:samples], features[:samples], None if index is None else index[:samples], epoch
+        )
+        embeddings, labels = self._embeddings(features, hard_labels(target), samples if self.views >= 3 else 0)
+        contrast = balanced_contrast(embeddings, labels, prototypes, temperature=self.temperature).mean()
+        self.last = {"classification": classification.detach(), "contrast": contrast.detach()}
+        return self.alpha * classification + self.beta * contrast.to(logits.dtype)
+
+    compute_empty = compute
+
+    def _embeddings(self, features: Tensor, labels: Tensor, start: int) -> tuple[Tensor, Tensor]:
+        """Projections and labels of the rows of all ranks from ``start`` on; BatchNorm sees the rows before ``start`` as well."""
+        before, _ = gathered(features[:start], labels[:start], self.training)
+        rows, labels = gathered(features[start:], labels[start:], self.training)
+        return self.projection(torch.cat((before, rows)), updating=self.updating)[len(before) :], labels
+
+    def _rows(self, head: nn.Module) -> Tensor:
+        weight, wanted = getattr(head, "weight", None), (self.num_classes, self.num_features)
+        if not isinstance(weight, Tensor) or tuple(weight.shape) != wanted:
+            found = f"weight of shape {tuple(weight.shape)}" if isinstance(weight, Tensor) else "no weight"
+            raise InputError(
+                f"{self.name} needs a classifier whose weight has shape {wanted}, one row for each class, but "
+                f"{type(head).__name__} has {found}; bind the last layer, and use a strategy that does not split it (ddp)"
+            )
+        return weight

@@ -1,0 +1,132 @@
+"""Checks of the tensors a loss receives, and their wording.
+
+Shapes and types are always checked. Values (label range, finite features) are checked where reading them is free: on the
+CPU and outside ``torch.compile``; on an accelerator the read would stall the device at every step.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from classgap.checks import InputError
+
+
+def values_are_cheap(tensor: Tensor) -> bool:
+    """Whether looking at the numbers costs nothing worth mentioning."""
+    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def check_logits(logits: Tensor, num_classes: int) -> None:
+    """``(N, K)`` of floats with the K the loss was built for."""
+    if logits.dim() != 2:
+        raise InputError(f"logits must be (N, K), got shape {tuple(logits.shape)}; flatten other dimensions first")
+    if logits.shape[1] != num_classes:
+        raise InputError(
+            f"logits must have {num_classes} columns, one for each class, got {logits.shape[1]}; "
+            f"build the loss with num_classes={logits.shape[1]} or change the last layer"
+        )
+    if not logits.is_floating_point():
+        raise InputError(f"logits must be floating point, got {logits.dtype}; call .float()")
+
+
+def check_experts(logits: Tensor, features: Tensor | None, experts: int, method: str) -> None:
+    """``(N, M, K)`` logits of M experts, and ``(N, M, d)`` features where given."""
+    if logits.dim() != 3 or logits.shape[1] != experts:
+        raise InputError(
+            f"{method} needs logits of {experts} experts, (N, {experts}, K), got shape {tuple(logits.shape)}; "
+            "wrap the networks in classgap.models.Experts"
+        )
+    if features is not None and (features.dim() != 3 or features.shape[:2] != logits.shape[:2]):
+        raise InputError(
+            f"features must be {tuple(logits.shape[:2])} + (d,), one row for each expert, got {tuple(features.shape)}"
+        )
+
+
+def check_target(target: Tensor, num_samples: int, num_classes: int, *, soft_allowed: bool, method: str) -> None:
+    """``(N,)`` class indices, or ``(N, K)`` probabilities where the method can take them."""
+    if target.shape[:1] != (num_samples,):
+        raise InputError(
+            f"target must have one entry for each of the {num_samples} logit rows, got {tuple(target.shape)}"
+        )
+    if target.dim() == 1:
+        if target.is_floating_point() or target.dtype == torch.bool or target.is_complex():
+            raise InputError(f"target must hold integer class indices, got {target.dtype}; call .long()")
+        if num_samples and values_are_cheap(target):
+            low, high = (int(v) for v in target.aminmax())
+            if low < 0 or high >= num_classes:
+                raise InputError(
+                    f"target must hold class indices in [0, {num_classes}), got values from {low} to {high}; "
+                    "number the classes from 0"
+                )
+        return
+    if tuple(target.shape) != (num_samples, num_classes):
+        raise InputError(
+            f"target must be (N,) class indices or (N, {num_classes}) probabilities, got {tuple(target.shape)}"
+        )
+    if not target.is_floating_point():
+        raise InputError(
+            f"target must hold class indices in [0, {num_classes}), got an {target.dtype} matrix; did you pass one-hot "
+            "labels? use target.argmax(1), or .float() if they are meant as probabilities"
+        )
+    if not soft_allowed:
+        raise InputError(
+            f"{method} needs hard labels of shape (N,), got {tuple(target.shape)} probabilities; turn mixup off"
+        )
+    if values_are_cheap(target) and num_samples:
+        smallest, worst = float(target.min()), float((target.sum(1) - 1).abs().max())
+        if not (smallest >= 0 and worst < 1e-2):
+            raise InputError(
+                f"target probabilities must be >= 0 and sum to 1 in each row, got a minimum of {smallest:.3g} and a row sum "
+                f"off by {worst:.3g}; divide by the row sum"
+            )
+
+
+def check_cosines(logits: Tensor, method: str) -> None:
+    """Cosines; a linear head would be scaled by the loss a second time and train without a word."""
+    if values_are_cheap(logits) and logits.shape[0]:
+        largest = float(logits.detach().abs().max())
+        if largest > 1.05:  # half precision may exceed 1 a little
+            raise InputError(
+                f"{method} needs cosines in [-1, 1] as logits, got {largest:.3g}; use classgap.heads.CosineHead as the last "
+                "layer, without a scale of its own"
+            )
+
+
+def check_features(features: Tensor, num_samples: int) -> None:
+    """``(N, d)`` of floats."""
+    if features.dim() != 2 or features.shape[0] != num_samples:
+        raise InputError(
+            f"features must be ({num_samples}, d), one row for each logit row, got {tuple(features.shape)}; "
+            "pass exactly the tensor that enters the last linear layer"
+        )
+    if not features.is_floating_point():
+        raise InputError(f"features must be floating point, got {features.dtype}; call .float()")
+
+
+def check_finite(features: Tensor, summary: Tensor) -> None:
+    """Finite features. ``summary`` is them or their norms: its sum is non-finite as soon as one feature is."""
+    if values_are_cheap(features) and not math.isfinite(summary.detach().sum().item()):
+        bad = int((~torch.isfinite(features)).any(1).sum())  # a sum may also have overflowed
+        if bad:
+            raise InputError(
+                f"features must be finite, got nan or inf in {bad} of {len(features)} rows; lower the learning rate, "
+                "clip gradients, or check the input data"
+            )
+
+
+def check_counts(class_counts: Tensor, num_classes: int) -> Tensor:
+    """Training counts as float64: ``(K,)``, positive."""
+    counts = torch.as_tensor(class_counts, dtype=torch.float64)
+    if tuple(counts.shape) != (num_classes,):
+        raise InputError(f"class_counts must have {num_classes} entries, one for each class, got {tuple(counts.shape)}")
+    if not bool(torch.isfinite(counts).all()) or bool((counts <= 0).any()):
+        empty = (~(counts > 0)).nonzero().flatten().tolist()
+        raise InputError(
+            f"class_counts must be positive, got {counts[empty[:1]].tolist()[0] if empty else 'inf'} for class "
+            f"{empty[0] if empty else '?'}{f' and {len(empty) - 1} more' if len(empty) > 1 else ''}; "
+            "drop classes without training samples"
+        )
+    return counts

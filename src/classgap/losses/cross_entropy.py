@@ -1,0 +1,53 @@
+"""Cross-entropy, the baseline of everything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from classgap.checks import number
+from classgap.losses.base import ClassLoss
+from classgap.registry import Float, method
+
+
+@method(
+    "cross_entropy",
+    kind="loss",
+    family="baseline",
+    paper="—",
+    space={"label_smoothing": Float(0.0, 0.3, default=0.0)},
+)
+class CrossEntropyLoss(ClassLoss):
+    """Plain cross-entropy, optionally with label smoothing: the baseline every method is compared with.
+
+    It fits the probability of the label given the input, frequent classes first because they have more samples. Smoothing
+    moves a share of each target to all classes, which bounds how far logits are driven apart.
+
+    When to use: first, always. Without it no other number means anything.
+    Expect: on balanced data the yardstick; on long tails good overall where the test set has the same tail, and rare
+    classes lost where it has not.
+    Pitfalls: on long-tailed data its scores favour frequent classes: compare methods by per-class accuracy, not overall.
+
+    Args:
+        label_smoothing: Share of the target spread evenly over all classes.
+    """
+
+    def __init__(
+        self, num_classes: int, *, label_smoothing: float = 0.0, class_counts: Sequence[float] | Tensor | None = None
+    ) -> None:
+        super().__init__(num_classes, class_counts=class_counts)
+        self.label_smoothing = number("label_smoothing", label_smoothing, low=0.0, high=1.0)
+
+    def compute(
+        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
+    ) -> Tensor:
+        return F.cross_entropy(
+            logits, target.to(logits.dtype) if target.dim() == 2 else target, label_smoothing=self.label_smoothing
+        )
+
+    def per_sample(
+        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
+    ) -> Tensor:
+        return F.cross_entropy(logits, target, label_smoothing=self.label_smoothing, reduction="none")

@@ -1,0 +1,259 @@
+"""Losses of several networks trained together: logits come as ``(N, M, K)``, one slice for each expert."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from classgap.batchstats import gather_rows
+from classgap.checks import InputError, number, one_of
+from classgap.losses.base import ClassLoss
+from classgap.losses.composite import CompositeLoss
+from classgap.losses.shared import hard_labels
+from classgap.registry import Choice, Float, Int, method
+
+HardForm = Literal["restrict", "zero"]
+_FLOOR = 1e-9  # in the logarithms of the released distillation
+
+
+def mutual_distillation(logits: Tensor, *, floor: float = 0.0) -> Tensor:
+    r"""How much experts disagree, for each sample.
+
+    .. math:: \frac1{M-1}\sum_{i\ne j}\mathrm{KL}(p_j\,\|\,p_i)
+
+    Args:
+        floor: Added to :math:`p_i` inside the logarithm; the release of NCL has ``1e-9``, which bounds the disagreement.
+    Shape:
+        logits :math:`(N, M, K)`; returns :math:`(N,)`, 0 for a single expert.
+    Example:
+        >>> mutual_distillation(torch.tensor([[[1.0, 2.0], [1.0, 2.0]]]))
+        tensor([0.])
+    """
+    experts = logits.shape[1]
+    log_p = F.log_softmax(logits, 2)
+    p = log_p.exp()
+    log_q = (p + floor).log() if floor else log_p
+    own = (p * log_p).sum((1, 2)) * (experts - 1)
+    # Σ_{i≠j} Σ_k p_j ln p_i: all pairs minus the diagonal.
+    cross = (p.sum(1) * log_q.sum(1)).sum(1) - (p * log_q).sum((1, 2))
+    return (own - cross) / max(1, experts - 1)
+
+
+def hard_categories(logits: Tensor, target: Tensor, size: int) -> Tensor:
+    """:math:`(N, H)` class indices: the true class first, then those the first expert finds most likely."""
+    ranking = logits[:, 0].detach().scatter(1, target[:, None], torch.inf)
+    return ranking.topk(size, dim=1).indices
+
+
+@method(
+    "ncl",
+    kind="loss",
+    family="experts",
+    paper="arXiv:2203.15359",
+    needs=("class_counts", "experts"),
+    space={
+        "lam": Float(0.1, 2.0, default=0.6, log=True),
+        "hard_share": Float(0.05, 1.0, default=0.3),
+        "hard_form": Choice(("restrict", "zero"), default="restrict"),
+        "experts": Int(2, 4, default=3),
+    },
+)
+class NCLLoss(CompositeLoss):
+    r"""Nested collaborative learning: several experts learn alone, from each other, and again among hard categories.
+
+    .. math:: L = \sum_m \big[\mathrm{BS}(z^m) + \mathrm{BS}_{\mathrm{hard}}(z^m)\big]
+       + \lambda\,[\mathrm{D}(z) + \mathrm{D}_{\mathrm{hard}}(z)]
+
+    BS is the balanced softmax, :math:`D` the mutual distillation of the balanced predictions, and the hard part restricts
+    both to the true class and the :math:`H - 1` classes the first expert takes for it. A margin of the base is in the logits
+    of all four terms.
+
+    When to use: long-tailed data where several networks can be trained; test scores are the mean of the experts.
+    Expect: on balanced data mostly what averaging several networks gives, so compare with an ensemble; on long tails
+    that and balanced softmax.
+    Pitfalls: :math:`M` times the cost; the sum over experts makes the loss about :math:`2M` times cross-entropy's, so lower
+    the learning rate when comparing; the self-supervised branch of the paper is left out.
+
+    Args:
+        lam: Weight of the distillation.
+        hard_share: :math:`H` as a share of the classes.
+        hard_form: ``"restrict"`` removes other classes, as in the paper. ``"zero"`` computes what the release does: logit plus
+            log count, set to 0 for the other classes, so that they stay in the softmax; and 1e-9 is added to probabilities
+            inside the logarithms of both distillations.
+        experts: Number of experts :math:`M`.
+        base: What an expert learns alone. Its :meth:`~ClassLoss.margin_logits` enter the three other terms as well:
+            ``base="dbm", base_params={"variant": "bs"}`` is DBM-NCL (with cosine heads).
+        base_params: Its parameters.
+    Shape:
+        logits :math:`(N, M, K)`, target :math:`(N,)` or :math:`(N, K)`.
+    Reference: Li et al., *Nested collaborative learning for long-tailed visual recognition*, CVPR 2022.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        lam: float = 0.6,
+        hard_share: float = 0.3,
+        hard_form: HardForm = "restrict",
+        experts: int = 3,
+        base: str = "balanced_softmax",
+        base_params: Mapping[str, Any] | None = None,
+        class_counts: Sequence[float] | Tensor | None = None,
+    ) -> None:
+        super().__init__(num_classes, base=base, base_params=base_params, class_counts=class_counts)
+        self.lam = number("lam", lam, low=0.0)
+        self.hard_share = number("hard_share", hard_share, low=0.0, high=1.0, open_low=True)
+        one_of("hard_form", hard_form, get_args(HardForm))
+        self.hard_form: HardForm = hard_form
+        self.experts = int(number("experts", experts, low=1))
+        self.hard_size = min(num_classes, max(2, math.ceil(self.hard_share * num_classes)))
+
+    def compute(
+        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
+    ) -> Tensor:
+        alone = [
+            self.base(logits[:, m], target, None if features is None else features[:, m], index, epoch)
+            for m in range(self.experts)
+        ]
+        together = super().compute(logits, target, features, index, epoch)
+        return torch.stack(alone).sum() + together
+
+    def per_sample(
+        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
+    ) -> Tensor:
+        """All but the experts' own classification over all classes."""
+        assert self.class_counts is not None
+        chosen = hard_categories(logits, target, self.hard_size)
+        margins = [self.base.margin_logits(logits[:, m], target) for m in range(self.experts)]
+        # Log counts, not log priors: beside them the zeros of the "zero" form are small. Softmax sees no difference.
+        balanced = torch.stack(margins, 1) + self.class_counts.to(logits.dtype).log()
+        if self.hard_form == "restrict":
+            hard = balanced.gather(2, chosen[:, None].expand(-1, self.experts, -1))
+            hard_target, floor = torch.zeros_like(target), 0.0
+        else:
+            hard = balanced * torch.zeros_like(logits[:, 0]).scatter(1, chosen, 1.0)[:, None]
+            hard_target, floor = target, _FLOOR
+        labels = hard_target[:, None].expand(-1, self.experts)
+        among_hard = F.cross_entropy(hard.transpose(1, 2), labels, reduction="none").sum(1)
+        disagreement = mutual_distillation(balanced, floor=floor) + mutual_distillation(hard, floor=floor)
+        return among_hard + self.lam * disagreement
+
+    def scores(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
+        """Those of the mean expert."""
+        return super().scores(logits.mean(1), None if features is None else features.mean(1))
+
+
+def generalized_cross_entropy_weight(logits: Tensor, target: Tensor, q: float) -> Tensor:
+    r""":math:`q\,p_y^q`, the weight that turns the gradient of cross-entropy into that of generalised cross-entropy (times q)."""
+    p = F.log_softmax(logits.detach(), 1).gather(1, target[:, None]).squeeze(1).exp()
+    return q * p**q
+
+
+@method(
+    "lff",
+    kind="loss",
+    family="experts",
+    paper="arXiv:2007.02561",
+    needs=("index", "class_counts", "experts"),
+    space={"q": Float(0.1, 0.9, default=0.7), "decay": Float(0.3, 0.95, default=0.7)},
+)
+class LearningFromFailureLoss(ClassLoss):
+    r"""Learning from failure: a network that rushes to easy samples tells a second one which samples to weigh.
+
+    The first expert is trained with generalised cross-entropy, which amplifies what it already gets right. The second is
+    trained with weights :math:`W_i = \tilde\ell^b_i / (\tilde\ell^b_i + \tilde\ell^d_i)`, from running losses of both experts
+    on each sample divided by the largest of the class. Classes are ranked by the second.
+
+    When to use: a shortcut in the data separates easy from hard samples of the same class, and it is not annotated.
+    Expect: on balanced data nothing unless a shortcut makes some samples of a class easy; on long tails rare classes
+    gain weight as hard samples do, less surely than by their counts.
+    Pitfalls: two networks; weights average about one half, which halves the effective learning rate; needs a stable sample
+    index and two numbers of state for each training sample; noisy labels look like hard samples.
+
+    Args:
+        q: Exponent of the generalised cross-entropy.
+        decay: Share of the old loss kept when a sample comes again.
+        class_counts: Training counts; their sum is the number of samples indexed.
+    Shape:
+        logits :math:`(N, 2, K)`: first the biased, then the final expert.
+    Reference: Nam et al., *Learning from failure*, NeurIPS 2020.
+    """
+
+    stop_gradient = True
+
+    sample_loss: Tensor
+    sample_label: Tensor
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        q: float = 0.7,
+        decay: float = 0.7,
+        class_counts: Sequence[float] | Tensor | None = None,
+    ) -> None:
+        super().__init__(num_classes, class_counts=class_counts)
+        self.q = number("q", q, low=0.0, high=1.0, open_low=True)
+        self.decay = number("decay", decay, low=0.0, high=1.0)
+        self.experts = 2
+        assert self.class_counts is not None
+        self.num_samples = round(float(self.class_counts.sum(dtype=torch.float64)))
+        self.register_buffer("sample_loss", torch.zeros(2, self.num_samples))
+        # Classes 0 … K−1; K for samples not met yet.
+        self.register_buffer("sample_label", torch.full((self.num_samples,), num_classes))
+
+    def compute(
+        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
+    ) -> Tensor:
+        assert index is not None
+        self._check_index(index)
+        labels = hard_labels(target)
+        flat = target.to(logits.dtype) if target.dim() == 2 else target
+        losses = torch.stack([F.cross_entropy(logits[:, m], flat, reduction="none") for m in range(2)])
+        if self.updating:
+            self._remember(losses.detach(), labels, index)
+        weight = self._difficulty(labels, index).to(losses.dtype)
+        biased = generalized_cross_entropy_weight(logits[:, 0], labels, self.q) * losses[0]
+        total = biased + weight * losses[1]
+        self.last = {"biased": losses[0].detach().mean(), "weight": weight.mean()}
+        return total.sum() / max(1, len(labels))
+
+    compute_empty = compute
+
+    @torch.no_grad()
+    def _remember(self, losses: Tensor, labels: Tensor, index: Tensor) -> None:
+        values, labels, index = gather_rows(losses.T).T, gather_rows(labels), gather_rows(index)
+        values = values.to(self.sample_loss.dtype)
+        old = self.sample_loss[:, index]
+        known = self.sample_label[index] < self.num_classes
+        self.sample_loss[:, index] = torch.where(known, torch.lerp(values, old, self.decay), values)
+        self.sample_label[index] = labels
+
+    def _difficulty(self, labels: Tensor, index: Tensor) -> Tensor:
+        r""":math:`W_i`; one half for a sample without history."""
+        slots = self.sample_label.expand(2, -1)
+        largest = self.sample_loss.new_zeros(2, self.num_classes + 1)
+        largest = largest.scatter_reduce(1, slots, self.sample_loss, "amax")
+        relative = self.sample_loss[:, index] / largest[:, labels].clamp_min(1e-12)
+        weight = relative[0] / (relative.sum(0) + 1e-8)
+        return torch.where(self.sample_label[index] < self.num_classes, weight, 0.5)
+
+    def _check_index(self, index: Tensor) -> None:
+        if torch.compiler.is_compiling() or index.device.type != "cpu" or not len(index):
+            return
+        low, high = (int(v) for v in index.aminmax())
+        if low < 0 or high >= self.num_samples:
+            raise InputError(
+                f"index must hold positions in the training set, in [0, {self.num_samples}) by class_counts, "
+                f"got values from {low} to {high}"
+            )
+
+    def scores(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
+        """The second expert."""
+        return logits[:, 1]

@@ -1,0 +1,290 @@
+"""Long-tailed recognition by mutual information: a teacher's features, queued by class, as keys for the student."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from classgap.batchstats import gather_rows
+from classgap.checks import InputError, number
+from classgap.heads import CosineHead
+from classgap.losses.composite import CompositeLoss
+from classgap.losses.shared import check_num_features, hard_labels, mean_cross_entropy, projection
+from classgap.registry import Float, Int, method
+
+# What a class without keys scores: so low that it takes no share of the softmax, and finite so that gradients are.
+_NO_KEY = -1e4
+# Below this temperature similarities span more than float32 exponentials do.
+_COLDEST = 0.025
+
+
+def class_log_mean_exp(similarity: Tensor, labels: Tensor, usable: Tensor, num_classes: int) -> Tensor:
+    r"""Log of the mean of :math:`e^{s}` over the usable keys of each class.
+
+    Args:
+        similarity: :math:`(N, M)` of rows to keys.
+        labels: :math:`(M,)` class of each key.
+        usable: :math:`(N, M)` or :math:`(M,)` mask.
+    Shape:
+        returns :math:`(N, K)`; a very low value for a class without usable key. Similarities of a row must lie within 80.
+    Example:
+        >>> class_log_mean_exp(torch.tensor([[1.0, 1.0, 5.0]]), torch.tensor([0, 0, 1]), torch.tensor([True] * 3), 2)
+        tensor([[1., 5.]])
+    """
+    usable = usable.expand_as(similarity)
+    peak = similarity.detach().masked_fill(~usable, _NO_KEY).amax(1, keepdim=True)
+    terms = torch.where(usable, (similarity - peak).exp(), 0.0)
+    # Sums over classes run along whole rows of the transposed matrix, which is many times faster than a scatter.
+    total = terms.new_zeros(num_classes, len(similarity)).index_add(0, labels, terms.T).T
+    count = terms.new_zeros(num_classes, len(similarity)).index_add(0, labels, usable.to(terms.dtype).T).T
+    present = count > 0
+    mean = torch.where(present, total, 1.0).clamp_min(1e-37) / count.clamp_min(1.0)
+    return torch.where(present, mean.log() + peak, _NO_KEY)
+
+
+def queue_sizes(class_counts: Tensor, size: int, least: int) -> Tensor:
+    """Slots of each class: ``least`` for everyone, the rest shared out by class frequency, ``size`` in all.
+
+    Example:
+        >>> queue_sizes(torch.tensor([90.0, 10.0]), 14, 2)
+        tensor([11,  3])
+    """
+    share = class_counts.double() / class_counts.double().sum()
+    ends = (
+        (torch.arange(1, len(share) + 1) * least + (size - len(share) * least) * share.cumsum(0).cpu()).round().long()
+    )
+    return torch.diff(ends, prepend=torch.zeros(1, dtype=torch.long))
+
+
+class KeyQueue(nn.Module):
+    """Past keys in slots that belong to classes; oldest overwritten first, the same on every rank."""
+
+    keys: Tensor
+    key_index: Tensor
+    filled: Tensor
+    written: Tensor
+    labels: Tensor
+    sizes: Tensor
+    starts: Tensor
+
+    def __init__(self, sizes: Tensor, num_features: int) -> None:
+        super().__init__()
+        slots = int(sizes.sum())
+        self.register_buffer("keys", torch.zeros(slots, num_features))
+        self.register_buffer("key_index", torch.full((slots,), -1))
+        self.register_buffer("filled", torch.zeros(slots, dtype=torch.bool))
+        self.register_buffer("written", torch.zeros_like(sizes))
+        layout = {
+            "labels": torch.repeat_interleave(torch.arange(len(sizes)), sizes),
+            "sizes": sizes,
+            "starts": sizes.cumsum(0) - sizes,
+        }
+        for name, value in layout.items():
+            self.register_buffer(name, value, persistent=False)
+
+    @torch.no_grad()
+    def remember(self, keys: Tensor, labels: Tensor, index: Tensor) -> None:
+        """Store the keys of all ranks."""
+        keys, labels, index = (gather_rows(part.detach()) for part in (keys.to(self.keys.dtype), labels, index))
+        rows, slots = len(labels), len(self.labels)
+        same = labels[:, None] == labels[None]
+        earlier = same.tril(-1).sum(1)
+        surplus = same.sum(1) - self.sizes[labels]  # more samples of a class than slots: the last ones stay
+        slot = self.starts[labels] + (self.written[labels] + earlier) % self.sizes[labels]
+        slot = torch.where(earlier >= surplus, slot, slots)
+        source = slot.new_full((slots + 1,), -1).scatter(0, slot, torch.arange(rows, device=slot.device))[:slots]
+        new = source >= 0
+        source = source.clamp_min(0)
+        if rows:
+            self.keys.copy_(torch.where(new[:, None], keys[source], self.keys))
+            self.key_index.copy_(torch.where(new, index[source], self.key_index))
+        self.filled.logical_or_(new)
+        self.written.index_add_(0, labels, torch.ones_like(labels))
+
+
+@method(
+    "gml",
+    kind="loss",
+    family="contrast",
+    paper="arXiv:2305.01160",
+    needs=("features", "encoder_features", "cosine_head", "index", "class_counts", "teacher"),
+    space={
+        "alpha": Float(0.1, 4.0, default=1.0, log=True),
+        "beta": Float(0.1, 4.0, default=1.0, log=True),
+        "scale": Float(10.0, 64.0, default=30.0),
+        "slots": Int(512, 65536, default=4096, log=True),
+    },
+)
+class GMLLoss(CompositeLoss):
+    r"""Mutual-information learning with a teacher: student features are classified by queued keys of the teacher.
+
+    .. math:: L = \mathrm{CE}(s\cos + \ln\pi) + \beta\,[L_{\mathrm{con}} + L_{\mathrm{con}}^T] + \alpha\,\mathrm{KD}, \qquad
+       L_{\mathrm{con}} = \mathrm{CE}\Big(\ln\tfrac1{|k|}\sum_{\mathrm{keys\ of\ }k} e^{q\cdot\mathrm{key}/T} + \ln\pi\Big)
+
+    The teacher is frozen; its features fill a queue with slots for every class and pass a learned projection, as do the
+    student's. :math:`L^T_{con}` leaves out a sample's own key and trains only the temperature :math:`T`.
+
+    When to use: long-tailed data and a trained teacher, usually larger than the student.
+    Expect: on balanced data the effect of distillation; on long tails what balanced softmax on cosines gives, and
+    what a good teacher and different views add to it.
+    Pitfalls: train the teacher first and pass it to :meth:`bind_teacher`; the loop must call :meth:`observe` with the inputs of
+    each batch; a teacher trained with plain cross-entropy hands on its preference for frequent classes; teacher and student see
+    the same view here, where the release uses three, and its projections have BatchNorm; own parameters must be in the
+    optimiser. Distillation at temperature 4 has four times the gradient of the cosines, which are large already: without
+    normalisation layers in the network set ``optim.clip=1``.
+
+    Args:
+        num_features: Feature dimension of the student.
+        teacher_features: Feature dimension of the teacher; the student's by default.
+        alpha: Weight of the distillation at temperature 4.
+        beta: Weight of the contrast.
+        scale: Of the cosines, in the student and in a teacher with a cosine head that has no scale of its own.
+        temperature: First value of :math:`T`, which is learned.
+        projection_dim: Output width of the projections.
+        slots: Size of the queue.
+        least: Slots that even the rarest class has.
+        base: The classification term; ``base="dbm", base_params={"variant": "bs", "s": 30}`` is DBM-GML.
+        base_params: Its parameters.
+    Reference: Suh & Seo, *Long-tailed recognition by mutual information maximization between latent features and ground-truth
+    labels*, ICML 2023.
+    """
+
+    stop_gradient = True
+
+    def __init__(
+        self,
+        num_classes: int,
+        num_features: int,
+        *,
+        teacher_features: int | None = None,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+        scale: float = 30.0,
+        temperature: float = 0.1,
+        projection_dim: int = 32,
+        slots: int = 4096,
+        least: int = 2,
+        base: str = "balanced_softmax",
+        base_params: Mapping[str, Any] | None = None,
+        class_counts: Sequence[float] | Tensor | None = None,
+    ) -> None:
+        super().__init__(num_classes, base=base, base_params=base_params, class_counts=class_counts)
+        self.alpha, self.beta = number("alpha", alpha, low=0.0), number("beta", beta, low=0.0)
+        self.scale = number("scale", scale, low=0.0, open_low=True)
+        least = int(number("least", least, low=1))
+        slots = int(number("slots", slots, low=1))
+        if slots < least * num_classes:
+            raise InputError(
+                f"slots must be at least least × num_classes = {least * num_classes}, got {slots}; raise slots or lower least"
+            )
+        width = check_num_features(num_features, self.name)
+        teacher_width = check_num_features(width if teacher_features is None else teacher_features, self.name)
+        self.query_projection = projection(width, projection_dim)
+        self.key_projection = projection(teacher_width, projection_dim)
+        start = number("temperature", temperature, low=0.0, open_low=True)
+        self.log_temperature = nn.Parameter(torch.tensor(math.log(start)))
+        assert self.class_counts is not None
+        self.queue = KeyQueue(queue_sizes(self.class_counts, slots, least), teacher_width)
+        self._teacher: list[nn.Module] = []  # in a list: frozen, and no part of this module's state
+        self._lesson: tuple[Tensor, Tensor] | None = None
+
+    @staticmethod
+    def teacher(params: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        """Name and parameters of the loss a teacher is trained with, given those of this one.
+
+        As in the release: the classification term alone, balanced softmax on scaled cosines, so that its distillation favours
+        no class.
+        """
+        return "dbm", {"variant": "bs", "k_m": 0.0, "s": params.get("scale", 30.0)}
+
+    def bind_teacher(self, teacher: nn.Module) -> None:
+        """Use this trained network, which must return ``(logits, features)`` (see :class:`classgap.heads.FeatureTap`)."""
+        self._teacher = [teacher.eval().requires_grad_(False)]
+
+    @torch.no_grad()
+    def observe(self, inputs: Tensor) -> None:
+        """Let the teacher see the batch."""
+        if not self._teacher:
+            raise InputError(
+                f"{self.name} needs a trained teacher: call criterion.bind_teacher(FeatureTap(model)) first"
+            )
+        output: Any = self._teacher[0].eval()(inputs)
+        if not (isinstance(output, tuple) and len(output) == 2):
+            raise InputError("the teacher must return (logits, features); wrap it in classgap.heads.FeatureTap")
+        self._lesson = output
+
+    def compute(
+        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
+    ) -> Tensor:
+        assert features is not None
+        assert index is not None
+        assert self.log_prior is not None
+        lesson, labels = self._current_lesson(logits), hard_labels(target)
+        if self.updating and lesson is not None:
+            self.queue.remember(lesson[1], labels, index)
+            self._lesson = (
+                lesson[0],
+                lesson[1][:0],
+            )  # keys are stored once; the second SAM pass may still read the logits
+        prior = self.log_prior.to(logits.dtype)
+        classification: Tensor = self.base(self._for_base(logits), target, features, index, epoch)
+        contrast, tempered = self._contrasts(features, labels, index, prior)
+        loss = classification + self.beta * (contrast + tempered).to(logits.dtype)
+        if lesson is not None:
+            loss = loss + self.alpha * self._distillation(logits, lesson[0].to(logits.dtype))
+        self.last = {"classification": classification.detach(), "contrast": contrast.detach()}
+        return loss
+
+    compute_empty = compute
+
+    def _contrasts(self, features: Tensor, labels: Tensor, index: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
+        queue, dtype = self.queue, self.log_temperature.dtype
+        query = F.normalize(self.query_projection(features.to(dtype)), dim=1)
+        key = F.normalize(self.key_projection(queue.keys.to(dtype)), dim=1)
+        cosines, temperature = query @ key.T, self.log_temperature.exp().clamp_min(_COLDEST)
+        scores = class_log_mean_exp(cosines / temperature.detach(), queue.labels, queue.filled, self.num_classes)
+        contrast = mean_cross_entropy(scores + prior.to(dtype), labels)
+        others = queue.filled & (index[:, None] != queue.key_index)
+        scores = class_log_mean_exp(cosines.detach() / temperature, queue.labels, others, self.num_classes)
+        losses = F.cross_entropy(scores + prior.to(dtype), labels, reduction="none")
+        # Nothing is learned from a sample whose class has no other key.
+        usable = (others & (queue.labels == labels[:, None])).any(1)
+        return contrast, torch.where(usable, losses, 0.0).sum() / max(1, len(labels))
+
+    def _distillation(self, logits: Tensor, teacher_logits: Tensor, temperature: float = 4.0) -> Tensor:
+        head = getattr(self._teacher[0], "head", None)
+        raw = isinstance(head, CosineHead) and head.scale is None
+        teacher_scale = self.scale if raw else 1.0
+        taught = F.log_softmax(teacher_logits * (teacher_scale / temperature), 1)
+        learned = F.log_softmax(logits * (self.scale / temperature), 1)
+        divergence = (taught.exp() * (taught - learned)).sum()
+        return divergence * temperature**2 / max(1, len(logits))
+
+    @property
+    def cosine_scale(self) -> float:
+        return self.base.cosine_scale if "cosine_head" in self.base.needs else self.scale
+
+    def scores(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
+        """The base's."""
+        return self.base.scores(self._for_base(logits), features)
+
+    def _for_base(self, cosines: Tensor) -> Tensor:
+        """What the base is called with: cosines if it works on them, else plain logits."""
+        return cosines if "cosine_head" in self.base.needs else self.scale * cosines
+
+    def _current_lesson(self, logits: Tensor) -> tuple[Tensor, Tensor] | None:
+        """The teacher's output for this batch; evaluation does without."""
+        lesson = self._lesson
+        if not self.training:
+            return None
+        stale = lesson is None or len(lesson[0]) != len(logits) or (self.updating and len(lesson[1]) != len(logits))
+        if lesson is None or stale:
+            raise InputError(
+                f"{self.name} needs the teacher's view of each batch: call criterion.observe(inputs) before the loss"
+            )
+        return lesson

@@ -1,0 +1,205 @@
+"""Losses built from where predictions go: conditional mutual information, and the spectrum of the confusion matrix."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from classgap.batchstats import all_reduce_sum
+from classgap.checks import number
+from classgap.losses.base import ClassLoss, TrainingPass
+from classgap.losses.shared import ClassMeans, gathered, hard_labels, mean_cross_entropy
+from classgap.registry import Float, Int, method
+
+
+def concentration(log_probabilities: Tensor, target: Tensor, class_means: Tensor) -> Tensor:
+    r"""Divergence of each prediction from the mean prediction of its class, :math:`\mathrm{KL}(P_i\,\|\,Q_{y_i})`.
+
+    Its mean over the data is the conditional mutual information between input and prediction given the label.
+
+    Shape:
+        log_probabilities :math:`(N, K)`, target :math:`(N,)`, class_means :math:`(K, K)`; returns :math:`(N,)`.
+    Example:
+        >>> log_p = torch.tensor([[0.25, 0.75]]).log()
+        >>> concentration(log_p, torch.tensor([0]), torch.tensor([[0.25, 0.75], [0.5, 0.5]]))
+        tensor([0.])
+    """
+    # A mean that underflowed to 0 says "never", which a sample of the class just refuted.
+    reference = class_means.detach().to(log_probabilities.dtype)[target].clamp_min(1e-12).log()
+    return (log_probabilities.exp() * (log_probabilities - reference)).sum(1)
+
+
+def separation(log_probabilities: Tensor, target: Tensor, *, ceiling: float) -> Tensor:
+    r"""Cross-entropy between predictions of samples with different labels, over all pairs.
+
+    .. math:: \frac1{N^2}\sum_{i,j:\,y_i\ne y_j} \min\big(H(P_i, P_j),\, h\big), \qquad H(P, Q) = -\sum_k P_k\ln Q_k
+
+    Args:
+        ceiling: :math:`h`. Without it the term has no bound and training, which raises it, would diverge.
+    """
+    probabilities = log_probabilities.exp()
+    cross = -(probabilities @ log_probabilities.T)
+    different = target[:, None] != target[None]
+    return (cross.clamp_max(ceiling) * different).sum() / max(1, len(target)) ** 2
+
+
+@method(
+    "cmic",
+    kind="loss",
+    family="information",
+    paper="arXiv:2309.09123",
+    space={"lam": Float(0.01, 1.0, default=0.7), "beta": Float(0.0, 0.5, default=0.2)},
+    reduces_to=("cross_entropy", {"lam": 0.0, "beta": 0.0}),
+)
+class CMICLoss(ClassLoss):
+    r"""Cross-entropy under an information constraint: predictions agree within a class and differ between classes.
+
+    .. math:: L = \mathrm{CE} + \lambda\,\tfrac1N\sum_i\mathrm{KL}(P_i\|Q_{y_i})
+       - \beta\,\tfrac1{N^2}\sum_{y_i\ne y_j} H(P_i, P_j)
+
+    :math:`Q_k`, the mean prediction of class :math:`k`, is a running average that is not differentiated: the alternation of
+    the paper, taken at every step.
+
+    When to use: balanced data where output distributions of a class should be alike.
+    Expect: on balanced data a small change, published as a gain for networks of all sizes; on long tails frequent
+    classes rule both terms, so no help for the tail.
+    Pitfalls: needs :math:`K^2` numbers of state; the separation is unbounded below and therefore capped at twice
+    :math:`\ln K` a pair; the published weights could not be found, so the defaults are a start for tuning and no more.
+
+    Args:
+        lam: Weight of the concentration.
+        beta: Weight of the separation.
+        decay: Share of the old :math:`Q_k` kept when class :math:`k` appears.
+    Reference: Yang et al., *Conditional mutual information constrained deep learning for classification*, 2023.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        lam: float = 0.7,
+        beta: float = 0.2,
+        decay: float = 0.9,
+        class_counts: Sequence[float] | Tensor | None = None,
+    ) -> None:
+        super().__init__(num_classes, class_counts=class_counts)
+        self.lam, self.beta = number("lam", lam, low=0.0), number("beta", beta, low=0.0)
+        self.decay = number("decay", decay, low=0.0, high=1.0)
+        self.means = ClassMeans(num_classes, num_classes)
+
+    def compute(
+        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
+    ) -> Tensor:
+        log_probabilities = F.log_softmax(logits, 1)
+        labels = hard_labels(target)
+        if self.updating:
+            self.means.update(log_probabilities.exp(), labels, step=1 - self.decay)
+        inside = concentration(log_probabilities, labels, self.means.mean) * self.means.seen[labels]
+        inside = inside.sum() / max(1, len(labels))
+        everyone, all_labels = gathered(log_probabilities, labels, self.training)
+        between = separation(everyone, all_labels, ceiling=2 * math.log(self.num_classes))
+        self.last = {"concentration": inside.detach(), "separation": between.detach()}
+        return mean_cross_entropy(logits, target) + self.lam * inside - self.beta * between
+
+    compute_empty = compute
+
+
+def confusion_direction(confusion: Tensor, *, steps: int = 100) -> Tensor:
+    r"""Weights from the leading singular pair of a non-negative confusion matrix, scaled to [0.01, 2.01].
+
+    .. math:: G = u_1 v_1^\top, \qquad g = 2\,\frac{G - \min G}{\max G - \min G} + 0.01
+
+    Power iteration from a positive start: both vectors stay non-negative, so their sign is never in doubt. A matrix without
+    structure, e.g. no errors at all, gives weight 1 everywhere.
+
+    Example:
+        >>> confusion_direction(torch.tensor([[0.0, 1.0], [0.0, 0.0]]))
+        tensor([[0.0100, 2.0100],
+                [0.0100, 0.0100]])
+    """
+    right = torch.full_like(confusion[0], 1 / math.sqrt(confusion.shape[1]))
+    for _ in range(steps):
+        right = F.normalize(confusion.T @ (confusion @ right), dim=0)
+    left = F.normalize(confusion @ right, dim=0)
+    outer = torch.outer(left, right)
+    low, high = outer.min(), outer.max()
+    scaled = 2 * (outer - low) / (high - low).clamp_min(1e-12) + 0.01
+    return torch.where(high > low, scaled, torch.ones_like(scaled))
+
+
+@method(
+    "csr",
+    kind="loss",
+    family="information",
+    paper="ICLR 2025 (confusional spectral regularization)",
+    space={
+        "weight": Float(0.05, 1.0, default=0.3),
+        "slack": Float(0.0, 0.5, default=0.1),
+        "warmup": Int(0, 100, default=0),
+    },
+    reduces_to=("cross_entropy", {"weight": 0.0}),
+)
+class ConfusionalSpectralLoss(ClassLoss):
+    r"""Cross-entropy with extra weight on the confusions that dominate the spectrum of the training confusion matrix.
+
+    .. math:: L = \tfrac1N\sum_i \big[(1-w) + w\, g_{\hat y_i y_i}\big]\,\mathrm{CE}_i
+
+    Before each epoch a pass over the training data counts errors (with the true logit lowered by a share of its size, so that
+    near misses count) and takes :math:`g` from the leading singular pair, see :func:`confusion_direction`. The clean-data
+    form: no adversarial examples.
+
+    When to use: a few pairs of classes make most of the errors, and the model is already trained (fine-tuning).
+    Expect: on balanced data fewer errors between the classes that are confused most, and about the same overall; on
+    long tails some gain, since the leading confusions are of rare classes with frequent ones.
+    Pitfalls: an extra pass over the data each epoch; without :meth:`start_epoch` the weights stay 1 and this is cross-entropy.
+
+    Args:
+        weight: Share :math:`w` of the weighted part.
+        slack: Share of its size by which the true logit is lowered when errors are counted.
+        warmup: Epochs of plain cross-entropy first.
+    Reference: Jin et al., *Enhancing robust fairness via confusional spectral regularization*, ICLR 2025.
+    """
+
+    pair_weight: Tensor
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        weight: float = 0.3,
+        slack: float = 0.1,
+        warmup: int = 0,
+        class_counts: Sequence[float] | Tensor | None = None,
+    ) -> None:
+        super().__init__(num_classes, class_counts=class_counts)
+        self.weight = number("weight", weight, low=0.0, high=1.0)
+        self.slack = number("slack", slack, low=0.0)
+        self.warmup = int(number("warmup", warmup, low=0))
+        self.register_buffer("pair_weight", torch.ones(num_classes, num_classes))
+
+    @torch.no_grad()
+    def start_epoch(self, epoch: int, training_pass: TrainingPass) -> None:
+        if epoch < self.warmup or not self.weight:
+            return
+        shape = (self.num_classes, self.num_classes)
+        errors = torch.zeros(shape, dtype=torch.float64, device=self.pair_weight.device)
+        totals = torch.zeros(self.num_classes, dtype=torch.float64, device=self.pair_weight.device)
+        for logits, target, _, _ in training_pass():
+            true = logits.gather(1, target[:, None])
+            predicted = logits.scatter(1, target[:, None], true - self.slack * true.abs()).argmax(1)
+            wrong = (predicted != target).to(errors.dtype)
+            errors.view(-1).index_add_(0, predicted * self.num_classes + target, wrong)
+            totals.index_add_(0, target, torch.ones_like(wrong))
+        errors, totals = all_reduce_sum(errors, totals)
+        self.pair_weight.copy_(confusion_direction(errors / totals.clamp_min(1.0)))
+
+    def per_sample(
+        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
+    ) -> Tensor:
+        losses = F.cross_entropy(logits, target, reduction="none")
+        weight = self.pair_weight.to(logits.dtype)[logits.detach().argmax(1), target]
+        return ((1 - self.weight) + self.weight * weight) * losses

@@ -1,0 +1,92 @@
+"""A memory of past features for each class, so that classes that are rare in a batch still find partners."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from classgap.batchstats import gather_rows, gather_with_gradient
+
+
+class FeatureQueue(nn.Module):
+    """The last ``slots`` detached features of each class with the data-set index they came from.
+
+    Entries are overwritten, oldest first, and the same on every rank.
+    """
+
+    memory: Tensor
+    memory_index: Tensor
+    written: Tensor
+
+    def __init__(self, num_classes: int, slots: int, num_features: int) -> None:
+        super().__init__()
+        self.slots = slots
+        self.register_buffer("memory", torch.zeros(num_classes, slots, num_features))
+        self.register_buffer("memory_index", torch.full((num_classes, slots), -1))
+        self.register_buffer("written", torch.zeros(num_classes, dtype=torch.long))
+
+    def recall(self, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Features, labels and indices stored for the classes in ``target``."""
+        classes = torch.unique(target)
+        filled = torch.arange(self.slots, device=target.device) < self.written[classes, None]
+        labels = classes[:, None].expand(-1, self.slots)[filled]
+        return self.memory[classes][filled], labels, self.memory_index[classes][filled]
+
+    @torch.no_grad()
+    def remember(self, features: Tensor, target: Tensor, index: Tensor | None) -> None:
+        """Store the batches of all ranks. Without an index, entries are told apart from every later sample."""
+        if index is None:
+            index = target.new_full(target.shape, -1)
+        features, target, index = (gather_rows(part) for part in (features.detach(), target, index))
+        labels, order = torch.sort(target, stable=True)
+        run_start = torch.searchsorted(labels, labels)
+        run_stop = torch.searchsorted(labels, labels, right=True)
+        position = torch.arange(labels.shape[0], device=target.device)
+        newest = run_stop - position <= self.slots  # more samples of a class than slots: the last ones stay
+        slot = (self.written[labels] + position - run_start) % self.slots
+        labels, slot, rows = labels[newest], slot[newest], order[newest]
+        self.memory[labels, slot] = features[rows].to(self.memory.dtype)
+        self.memory_index[labels, slot] = index[rows]
+        self.written.index_add_(0, target, torch.ones_like(target))
+
+
+class Partners(NamedTuple):
+    """A batch and all rows it may form pairs with."""
+
+    features: Tensor
+    labels: Tensor
+    sample_index: Tensor | None
+    anchors: tuple[int, int]
+    """Where this rank's batch is among the rows."""
+    batch: int
+    """Rows of the batches of all ranks taken in; those after them are memory."""
+
+
+def collect_partners(
+    features: Tensor,
+    labels: Tensor,
+    index: Tensor | None,
+    *,
+    gather: bool,
+    queue: FeatureQueue | None = None,
+    remember: bool = False,
+) -> Partners:
+    """Rows of all ranks, with gradients, if ``gather``; then what ``queue`` holds of the classes in the batch.
+
+    With ``remember`` the batch enters the queue afterwards.
+    """
+    batch, start = (features, labels, index), 0
+    if gather:
+        features, start = gather_with_gradient(features)
+        labels = gather_rows(labels)
+        index = None if index is None else gather_rows(index)
+    anchors, rows = (start, start + batch[0].shape[0]), labels.shape[0]
+    if queue is not None:
+        past, past_labels, past_index = queue.recall(batch[1])
+        features, labels = torch.cat((features, past.to(features.dtype))), torch.cat((labels, past_labels))
+        index = None if index is None else torch.cat((index, past_index))
+        if remember:
+            queue.remember(*batch)
+    return Partners(features, labels, index, anchors, rows)

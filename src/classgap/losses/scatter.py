@@ -1,0 +1,112 @@
+"""How far the rows of a class lie apart in a batch, in time linear in the batch."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from classgap.batchstats import ClassRuns, centred_company, class_runs, squared_norms
+from classgap.batchstats.arrays import as_array, as_tensor
+from classgap.batchstats.collectives import gather_rows
+
+
+def within_class_scatter(
+    rows: Tensor,
+    target: Tensor,
+    *,
+    class_weight: Tensor | None = None,
+    column_weight: Tensor | None = None,
+    across_ranks: bool = False,
+) -> Tensor:
+    r"""Half the mean squared distance of a row from the others of its class, averaged over the batch.
+
+    .. math:: \frac1N \sum_i \frac{w_{y_i}}{2(b_i-1)} \sum_{j\ne i,\,y_j=y_i} \sum_c v_c (z_{ic}-z_{jc})^2
+
+    where :math:`b_i` rows have the label of row :math:`i`; one without company counts 0. Computed as
+    :math:`\tfrac{b}{b-1}\|z_i-m\|^2` about the mean :math:`m` of the class, through which no gradient has to pass: its
+    share of the sum is zero.
+
+    Args:
+        class_weight: :math:`w`, :math:`(K,)`; by default 1.
+        column_weight: :math:`v`, :math:`(d,)`; by default 1.
+        across_ranks: Take means over the batches of all ranks.
+    Shape:
+        rows :math:`(N, d)`, target :math:`(N,)`; returns a scalar.
+    Example:
+        >>> within_class_scatter(torch.tensor([[0.0], [2.0], [9.0], [9.0]]), torch.tensor([0, 0, 1, 2]))
+        tensor(1.)
+    """
+    if across_ranks or torch.compiler.is_compiling():
+        return _by_tables(rows, target, class_weight, column_weight, across_ranks)
+    return cast("Tensor", _Scatter.apply(rows, target, class_weight, column_weight))
+
+
+class BatchScatter(NamedTuple):
+    """:func:`within_class_scatter` of a batch, and what its gradient is made of."""
+
+    value: Tensor
+    place: Tensor
+    """Rows with company: all others have no gradient."""
+    slope: Tensor
+    """What they are off the mean of their class, times the weight of each column."""
+    weight: Tensor
+
+    @classmethod
+    def of(
+        cls, rows: Tensor, runs: ClassRuns, class_weight: Tensor | None = None, column_weight: Tensor | None = None
+    ) -> BatchScatter:
+        company = centred_company(rows.detach(), runs)
+        weight = company.size / ((company.size - 1) * len(runs.slot))
+        if class_weight is not None:
+            weight = weight * as_array(class_weight)[runs.classes[company.slot]]
+        weight = as_tensor(weight, rows)
+        if column_weight is None:
+            return cls(torch.dot(squared_norms(company.centred), weight), company.place, company.centred, weight)
+        slope = company.centred * column_weight.to(rows.dtype)
+        return cls(torch.dot((slope * company.centred).sum(1), weight), company.place, slope, weight)
+
+    def add_gradient(self, total: Tensor, factor: Tensor) -> Tensor:
+        """``total`` plus the gradient times ``factor``, in place."""
+        return total.index_add_(0, self.place, self.slope * (self.weight * (2 * factor))[:, None])
+
+
+class _Scatter(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, rows: Tensor, target: Tensor, class_weight: Tensor | None, column_weight: Tensor | None
+    ) -> Tensor:
+        ctx.scatter, ctx.shape = BatchScatter.of(rows, class_runs(target), class_weight, column_weight), rows.shape
+        value: Tensor = ctx.scatter.value
+        return value
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        return ctx.scatter.add_gradient(grad.new_zeros(ctx.shape), grad), None, None, None
+
+
+def _by_tables(
+    rows: Tensor, target: Tensor, class_weight: Tensor | None, column_weight: Tensor | None, across_ranks: bool
+) -> Tensor:
+    """The same with shapes that do not depend on the labels, and over ranks."""
+    values, labels = rows.detach(), target
+    if across_ranks:
+        values, labels = gather_rows(values), gather_rows(labels)
+    # A class is numbered by its first place in the sorted batch: tables are as long as the batch, however many classes there are.
+    ordered = labels.sort().values
+    number = torch.searchsorted(ordered, labels)
+    sums = torch.zeros_like(values).index_add_(0, number, values)
+    counts = values.new_zeros(values.shape[0]).index_add_(0, number, values.new_ones(values.shape[0]))
+    own = torch.searchsorted(ordered, target)
+    size = counts.index_select(0, own)
+    mean = sums.index_select(0, own) / size[:, None]
+    squared = (rows - mean).square()
+    if column_weight is not None:
+        squared = squared * column_weight.to(squared.dtype)
+    losses = squared.sum(1) * (size / (size - 1).clamp_min(1))
+    if class_weight is not None:
+        losses = losses * class_weight.to(losses.dtype).index_select(0, target)
+    return losses.sum() / max(1, rows.shape[0])

@@ -1,0 +1,75 @@
+"""Squeezing: cross-entropy and a price on the size of the features or of the logits, the same for every class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from classgap.checks import number, one_of
+from classgap.losses.base import ClassLoss
+from classgap.registry import Choice, Float, method
+
+Squeezed = Literal["features", "logits"]
+
+
+@method(
+    "squeeze",
+    kind="loss",
+    family="compact",
+    paper="arXiv:1803.06373",
+    needs=("features",),
+    space={
+        "weight": Float(1e-4, 0.1, default=0.01, log=True),
+        "of": Choice(get_args(Squeezed), default="features"),
+    },
+    reduces_to=("cross_entropy", {"weight": 0.0}),
+)
+class SqueezeLoss(ClassLoss):
+    r"""Cross-entropy with a price on large features, or on large logits, whatever the class.
+
+    .. math:: L = \tfrac1N\sum_i \ell_{\mathrm{ce}}(z_i, y_i) + w\,\|\phi_i\|^2
+
+    Once the training samples are all right, cross-entropy falls further only by growing features and logits; the price stops
+    that. It is the control of every method that pulls features together: what such a method does by shrinking all
+    features alike, this one does too.
+
+    When to use: small training sets that are fitted completely, and beside MR², center loss or ELM to see what their classes add.
+    Expect: on balanced data a gain where few samples are fitted completely; on long tails the same for all classes,
+    as it knows no counts.
+    Pitfalls: the weight is in units of the features, so it does not transfer between networks; where training stops before
+    the classes are separated it only slows it down.
+
+    Args:
+        weight: :math:`w`.
+        of: What is squeezed: ``"features"`` :math:`\phi`, or ``"logits"`` :math:`z` as in the publication.
+    Shape:
+        logits :math:`(N, K)`, target :math:`(N,)` or :math:`(N, K)`, features :math:`(N, d)`; returns a scalar.
+    Example:
+        >>> criterion = SqueezeLoss(3, weight=0.5)
+        >>> criterion(torch.zeros(1, 3), torch.tensor([0]), features=torch.tensor([[1.0, 2.0]]))
+        tensor(3.5986)
+
+    Reference: Kannan et al., *Adversarial Logit Pairing*, arXiv:1803.06373 (logit squeezing).
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        weight: float = 0.01,
+        of: Squeezed = "features",
+        class_counts: Sequence[float] | Tensor | None = None,
+    ) -> None:
+        super().__init__(num_classes, class_counts=class_counts)
+        self.weight = number("weight", weight, low=0.0)
+        self.of = one_of("of", of, get_args(Squeezed))
+
+    def per_sample(
+        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
+    ) -> Tensor:
+        assert features is not None  # declared in needs, so checked before
+        squeezed = features.to(logits.dtype) if self.of == "features" else logits
+        return F.cross_entropy(logits, target, reduction="none") + self.weight * squeezed.square().sum(1)

@@ -1,0 +1,1 @@
+"""Why classes differ: margins, calibration, bounds, geometry of features, causes of hardness."""

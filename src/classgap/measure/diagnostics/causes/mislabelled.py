@@ -1,0 +1,120 @@
+"""Which classes hold more wrong labels than chance, judged from the model's own scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from classgap.arrays import Float64s, Floats, Ints, divide, group_sums, log_sum_exp, row_blocks
+from classgap.measure.diagnostics.causes.signals import Cause, Evidence, percent
+from classgap.measure.diagnostics.margins import ScoreKind
+
+# A label is suspect when the model gives it at most this share of the confidence usual for its class …
+UNLIKELY = 0.1
+# … and matters when a class has this many more of them than expected, in number and as a share of its samples.
+MIN_SAMPLES, MIN_SHARE = 3, 0.05
+LISTED = 50
+TEMPERATURE_ROWS = 2000
+
+
+def wrong_labels(scores: Floats, y_true: Ints, names: tuple[str, ...], kind: ScoreKind) -> Evidence:
+    r"""Samples whose label the model contradicts with confidence, beyond what its own probabilities predict.
+
+    As in confident learning, "with confidence" is relative to each class: some class reaches at least the mean probability
+    :math:`t_j` its own samples get, while the label gets at most a tenth of its :math:`t_k`. Overlapping classes produce such
+    samples too, but a calibrated model says how many: sample i carries label k with probability :math:`p_{ik}`, so the sum
+    of these over all contradicted pairs is the number to expect. One temperature calibrates the scores first; what then
+    remains in excess in the median class is model error, not labels, and is allowed for, as is the spread between classes.
+
+    Scores must come from data the model was not trained on; a network that has learnt its labels by heart contradicts none.
+
+    Reference: after Northcutt, Jiang and Chuang, *Confident learning*, JAIR 2021, with our own test for excess.
+    """
+    num_classes = len(names)
+    temperature = _temperature(scores, y_true, kind)
+    usual = np.zeros(num_classes)
+    for block, p in _probabilities(scores, kind, temperature):
+        usual += group_sums(p[np.arange(len(p)), y_true[block]], y_true[block], num_classes)
+    support = np.bincount(y_true, minlength=num_classes)
+    usual = divide(usual, support)
+
+    expected, believed, own = np.zeros(num_classes), np.full(len(scores), -1), np.empty(len(scores))
+    for block, p in _probabilities(scores, kind, temperature):
+        confident = np.where(p >= usual, p, 0.0)  # comparison with nan: a class without samples is never believed
+        some = confident.max(axis=1) > 0
+        own[block] = p[np.arange(len(p)), y_true[block]]
+        suspect = some & (own[block] <= UNLIKELY * usual[y_true[block]])
+        believed[block] = np.where(suspect, confident.argmax(axis=1), -1)
+        expected += np.where(some[:, None] & (p <= UNLIKELY * usual), p, 0.0).sum(axis=0)
+    observed = np.bincount(y_true[believed >= 0], minlength=num_classes)
+    allowed, p_values = _excess(observed, expected, support)
+    extra = np.maximum(observed - allowed, 0.0)
+
+    def cause(k: int) -> Cause:
+        rows = np.flatnonzero((y_true == k) & (believed >= 0))
+        rows = rows[np.argsort(own[rows], kind="stable")]
+        rivals = np.argsort(-np.bincount(believed[rows], minlength=num_classes), kind="stable")[:1]
+        sentence = (
+            f"About {extra[k]:.0f} of its {support[k]} labels look wrong ({percent(extra[k] / support[k])}): the model is "
+            f"confident of another class, most often '{names[rivals[0]]}', in {observed[k]} samples where "
+            f"{allowed[k]:.1f} were to be expected."
+        )
+        remedy = f"Check the labels of these {len(rows)} samples before anything else; the most suspicious come first."
+        return Cause(
+            "mislabelled",
+            float(extra[k] / support[k]),
+            float(p_values[k]),
+            sentence,
+            remedy,
+            classes=tuple(int(j) for j in rivals),
+            samples=tuple(int(i) for i in rows[:LISTED]),
+        )
+
+    return Evidence(p_values, (extra >= MIN_SAMPLES) & (extra >= MIN_SHARE * support), cause)
+
+
+def _excess(observed: Ints, expected: Float64s, support: Ints) -> tuple[Float64s, Float64s]:
+    """Numbers to allow for, and the chance of at least the observed ones (Poisson, or wider where classes vary more)."""
+    from scipy.stats import nbinom, poisson
+
+    seen = support > 0
+    ratio = max(1.0, float(np.nanmedian(divide(observed, expected)[seen])) if (expected[seen] > 0).any() else 1.0)
+    allowed = ratio * expected
+    residual = divide((observed - allowed) ** 2, allowed)[seen]
+    # The median of a squared standard normal is 0.455: a robust estimate of how much classes differ beyond Poisson noise.
+    dispersion = max(1.0, float(np.nanmedian(residual)) / 0.455) if not np.isnan(residual).all() else 1.0
+    if dispersion > 1.001:
+        chance = nbinom.sf(observed - 1, np.maximum(allowed, 1e-12) / (dispersion - 1), 1 / dispersion)
+    else:
+        chance = poisson.sf(observed - 1, allowed)
+    return allowed, np.where(seen, chance, np.nan)
+
+
+def _log_scores(scores: Floats, kind: ScoreKind) -> Float64s:
+    values = scores.astype(np.float64)
+    return values if kind == "logits" else np.log(np.maximum(values, np.finfo(scores.dtype).tiny))
+
+
+def _softmax(values: Float64s) -> Float64s:
+    values = np.exp(values - values.max(axis=1, keepdims=True))
+    return np.asarray(values / values.sum(axis=1, keepdims=True))
+
+
+def _probabilities(scores: Floats, kind: ScoreKind, temperature: float) -> Iterator[tuple[slice, Float64s]]:
+    for block in row_blocks(*scores.shape):
+        yield block, _softmax(_log_scores(scores[block], kind) / temperature)
+
+
+def _temperature(scores: Floats, y_true: Ints, kind: ScoreKind) -> float:
+    """The one temperature that makes the scores most likely, from at most :data:`TEMPERATURE_ROWS` rows."""
+    from scipy.optimize import minimize_scalar
+
+    rows = np.unique(np.linspace(0, len(scores) - 1, min(len(scores), TEMPERATURE_ROWS)).astype(int))
+    values, labels = _log_scores(scores[rows], kind), y_true[rows]
+
+    def loss(log_temperature: float) -> float:
+        scaled = values / np.exp(log_temperature)
+        return float(np.mean(log_sum_exp(scaled) - scaled[np.arange(len(rows)), labels]))
+
+    return float(np.exp(minimize_scalar(loss, bounds=(-4.0, 4.0), method="bounded", options={"xatol": 1e-3}).x))

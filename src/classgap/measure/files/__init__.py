@@ -1,1 +1,0 @@
-"""Prediction files: CSV, Parquet, NPZ and safetensors become labels, scores and counts."""

@@ -1,5 +1,0 @@
-"""Where the features of each class lie, and where the head looks: for audits that are given features."""
-
-from classgap.measure.geometry.summary import Geometry, describe
-
-__all__ = ["Geometry", "describe"]

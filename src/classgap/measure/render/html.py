@@ -1,0 +1,305 @@
+"""The report page: one self-contained HTML file that opens from disk, needs no network and works on a phone.
+
+The page's content security policy forbids every request, so "no network" is enforced by the browser, not by care.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import math
+import os
+import tempfile
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import jinja2
+import numpy as np
+from markupsafe import Markup
+
+import classgap
+from classgap.measure.render import page_tables as tables
+from classgap.measure.render import plot
+from classgap.measure.statistics.groups import RANKINGS, THIRDS
+from classgap.measure.statistics.metrics import METRICS
+
+if TYPE_CHECKING:
+    import altair as alt
+
+    from classgap.measure.audit_report import AuditReport, Estimate
+    from classgap.measure.comparison import Comparison
+    from classgap.measure.diagnostics.causes.diagnosis import Cause
+    from classgap.predictions.confusion import Confusion
+
+Charts: TypeAlias = "Mapping[str, alt.TopLevelMixin]"
+_TILES = ("overall", "balanced", "easy", "medium", "hard", "worst", "worst_decile", "gap")
+_COMPARISON_FIGURES = {
+    "frontier": (
+        "What each method trades",
+        "Change of the hard third against change overall, on samples no method was fitted or chosen on; s is the gap dial's "
+        "strength, whiskers are 95 % intervals, the ring marks the chosen method.",
+    ),
+}
+_FIGURES = {
+    "spread_accuracy": (
+        "Spread against accuracy",
+        "Classes whose features scatter widely tend to be hard. Each dot is a class.",
+    ),
+    "margins": (
+        "Margin distributions",
+        "Score of the true class minus the best other, in each third of classes; left of 0 is misclassified.",
+    ),
+    "max_distances": (
+        "Largest distances within classes",
+        "Distance of a sample to the one of its class farthest from it, over the longest feature, in each third of classes "
+        "(ELM's d_max). Compact classes lie to the left.",
+    ),
+    "reliability": (
+        "Reliability",
+        "Accuracy against confidence; points below the diagonal are over-confident, larger ones hold more samples.",
+    ),
+    "embedding": (
+        "The hardest classes and what they are taken for",
+        "Features in two dimensions by t-SNE: neighbourhoods mean something, distances between clusters do not. "
+        "Crosses are mistakes.",
+    ),
+}
+# What a verdict's short code means for the colour of its banner.
+_TONES = {"closed": "good", "better": "good", "better_hard": "good", "traded": "bad", "widened": "bad", "worse": "bad"}
+
+
+def render_audit(
+    report: AuditReport, path: Path | str | None = None, *, source: str = "", charts: Charts | None = None
+) -> str:
+    """The page of an audit; also written to ``path`` if one is given.
+
+    Args:
+        source: Where the predictions came from, shown under the verdict.
+        charts: Figures already made by :func:`classgap.measure.render.plot.figures`.
+    """
+    pairs, pairs_note = tables.pair_table(report.confusion, report.classes, report.per_class["group"].tolist())
+    charts = plot.figures(report) if charts is None else charts
+    has_pairs = bool(pairs["data"]["true"])
+    has_diagnoses = any(d.causes for d in report.diagnoses)
+    margins = tables.margin_table(report)
+    payload = {
+        "tables": {
+            "classes": tables.class_table(report),
+            "groups": tables.group_table(report),
+            "metrics": tables.metric_table(report),
+        }
+        | ({"pairs": pairs} if has_pairs else {})
+        | ({} if margins is None else {"margins": margins}),
+        "diagnoses": [{"name": d.name, "causes": [_cause(c) for c in d.causes]} for d in report.diagnoses],
+    }
+    return _page(
+        "audit.html.j2", payload, charts, path,
+        title="classgap audit" + (f": {source}" if source else ""),
+        report=report, **_verdict(report.verdict), hardest=_hardest(report),
+        tone="bad" if report.homogeneity.p_value < 1 - report.confidence else "neutral",
+        facts=[source] if source else [],
+        tiles=[_tile(report.metrics, name) for name in _TILES if name in report.metrics],
+        rankings=[(name, RANKINGS[name]) for name in report.groups],
+        has_pairs=has_pairs, pairs_note=pairs_note, has_diagnoses=has_diagnoses, has_margins=margins is not None,
+        more_figures=[(name, *words) for name, words in _FIGURES.items() if name in charts],
+        links=_links(why=has_diagnoses, confusions=has_pairs, figures=any(name in charts for name in _FIGURES),
+                     accuracy=True),
+        notes=report.notes, confidence=report.confidence, seed=report.seed,
+    )  # fmt: skip
+
+
+def render_comparison(
+    comparison: Comparison, path: Path | str | None = None, *, source: str = "", charts: Charts | None = None
+) -> str:
+    """The page of a comparison, with the arguments of :func:`render_audit`. Confusions shown are those after."""
+    confusion = _pooled_confusion(comparison)
+    pairs, pairs_note = tables.pair_table(confusion, comparison.classes, comparison.per_class["group"].tolist())
+    has_pairs = bool(pairs["data"]["true"])
+    charts = plot.figures(comparison) if charts is None else charts
+    payload = {
+        "tables": {
+            "classes": tables.change_table(comparison),
+            "groups": tables.group_change_table(comparison),
+            "metrics": tables.metric_change_table(comparison),
+        }
+        | ({"pairs": pairs} if has_pairs else {}),
+        "diagnoses": [],
+    }
+    seeds = max(len(comparison.before), len(comparison.after))
+    facts = ([source] if source else []) + ([f"{seeds} seeds a side"] if seeds > 1 else [])
+    shown = min(plot.NAMED_CLASSES, comparison.num_classes)
+    return _page(
+        "comparison.html.j2", payload, charts, path,
+        title="classgap compare" + (f": {source}" if source else ""),
+        comparison=comparison, **_verdict(comparison.verdict.sentence), tone=_TONES.get(comparison.verdict.kind, "neutral"),
+        facts=facts, who=_who(comparison),
+        tiles=[_change_tile(comparison, name) for name in _TILES if name in comparison.metrics],
+        more_figures=[(name, *words) for name, words in _COMPARISON_FIGURES.items() if name in charts],
+        dumbbell_caption="All classes, largest gain first." if shown == comparison.num_classes
+        else f"The {shown} classes with the largest gains and losses of {comparison.num_classes:,}.",
+        rankings=[(name, RANKINGS[name]) for name in comparison.groups],
+        has_pairs=has_pairs, pairs_note="Confusions after. " + pairs_note,
+        links=_links(changes=True, confusions=has_pairs),
+        notes=comparison.notes, confidence=comparison.confidence, seed=comparison.seed,
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------- parts
+
+
+def _verdict(sentence: str) -> dict[str, str]:
+    """A finding is worded "title: rest"; the page shows them in two sizes."""
+    title, _, rest = sentence.replace(" %", "\u00a0%").partition(": ")
+    return {"verdict_title": title, "verdict_rest": rest[:1].upper() + rest[1:]}
+
+
+def _hardest(report: AuditReport, count: int = 5) -> list[tuple[str, float]]:
+    present = report.per_class[report.per_class["support"] > 0]
+    rows = present[np.argsort(present["accuracy"], kind="stable")[:count]]
+    return [(str(row["name"]), float(row["accuracy"])) for row in rows]
+
+
+def _cause(cause: Cause) -> dict[str, Any]:
+    return {"kind": cause.kind.replace("_", " "), "sentence": cause.sentence, "remedy": cause.remedy,
+            "samples": list(cause.samples)}  # fmt: skip
+
+
+def _tile(metrics: Mapping[str, Estimate], name: str) -> dict[str, Any]:
+    metric = METRICS[name]
+    return {"name": name, "label": metric.label, "meaning": metric.meaning, "estimate": metrics[name],
+            "corrected": metrics.get(f"{name}_corrected")}  # fmt: skip
+
+
+def _change_tile(comparison: Comparison, name: str) -> dict[str, Any]:
+    metric, change = METRICS[name], comparison.metrics[name]
+    better, worse = ("up", "down") if metric.higher_is_better else ("down", "up")
+    tone = better if change.delta.low > 0 else worse if change.delta.high < 0 else ""
+    # the headline follows the classes that were hard before; these are whichever classes are the worst on each side
+    meaning = metric.meaning + (", ranked anew on each side" if name in THIRDS else "")
+    return {"name": name, "label": metric.label, "meaning": meaning, "change": change, "tone": tone}
+
+
+def _who(comparison: Comparison) -> str:
+    def names(rows: Any) -> str:
+        listed = ", ".join(f"{row['name']} ({_points(row['delta'])})" for row in rows[:5])
+        return listed + (f" and {len(rows) - 5} more" if len(rows) > 5 else "")
+
+    gainers, payers = comparison.gainers, comparison.payers
+    parts = [f"Gained beyond noise: {names(gainers)}." if len(gainers) else "No class gained beyond noise."]
+    parts.append(f"Paid: {names(payers)}." if len(payers) else "No class paid beyond noise.")
+    return " ".join(parts)
+
+
+def _pooled_confusion(comparison: Comparison) -> Confusion:
+    """Counts of all runs after, in the comparison's class order (a run may not know every class)."""
+    from scipy.sparse import coo_array
+
+    from classgap.predictions.confusion import Confusion
+
+    place = {name: k for k, name in enumerate(comparison.classes)}
+    shape = (len(place), len(place))
+    total = coo_array(shape, dtype=np.int64)
+    for report in comparison.after:
+        code = np.array([place[name] for name in report.classes])
+        counts = coo_array(report.confusion.counts)
+        total = total + coo_array((counts.data, (code[counts.row], code[counts.col])), shape=shape)
+    return Confusion.from_counts(total)
+
+
+def _links(**present: bool) -> list[tuple[str, str]]:
+    order = ("accuracy", "changes", "why", "classes", "confusions", "figures", "numbers")
+    return [(name, name.capitalize()) for name in order if present.get(name, name in ("classes", "numbers"))]
+
+
+# ---------------------------------------------------------------- page
+
+
+def _page(template: str, payload: dict[str, Any], charts: Charts, path: Path | str | None,
+          **context: Any) -> str:  # fmt: skip
+    specs = {name: chart.to_dict() for name, chart in charts.items()}
+    for spec in specs.values():
+        spec.pop("config", None)
+    payload |= {"figures": specs, "themes": {theme: plot.theme_config(theme) for theme in ("light", "dark")}}
+    environment = _environment()
+    context["confidence"] = f"{100 * context['confidence']:g} %"
+    text = environment.get_template(template).render(
+        payload=embed_json(payload), style=Markup(_asset("page.css")), script=_inline_script(_asset("page.js")),
+        vega=_vega(), version=classgap.__version__, figures=frozenset(specs), **context,
+    )  # fmt: skip
+    if path is not None:
+        Path(path).write_text(text, encoding="utf-8")
+    return text
+
+
+def embed_json(value: Any) -> Markup:
+    """JSON that may stand inside a ``<script>`` element: no text in it can end the element or start a comment.
+
+    Example:
+        >>> embed_json({"name": "</script>"})
+        Markup('{"name":"\\\\u003c/script\\\\u003e"}')
+    """
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)
+
+
+def _inline_script(source: str) -> Markup:
+    # A function scope keeps the two scripts' names apart; the page's own strings never hold a closing tag.
+    return Markup("(() => {" + source.replace("</script", "<\\/script") + "\n})();")
+
+
+@functools.cache
+def _vega() -> Markup:
+    """Vega, Vega-Lite and Vega-Embed as one script; making it takes seconds, so it is kept in the user's cache folder."""
+    import vl_convert
+
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "classgap"
+    kept = folder / f"vega-{version('vl-convert-python')}.js"
+    try:
+        return Markup(kept.read_text(encoding="utf-8"))
+    except OSError:
+        script = _inline_script(vl_convert.javascript_bundle())  # type: ignore[call-arg]  # its stub forgets the default
+    with contextlib.suppress(OSError):  # a home that cannot be written to only costs the time again
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=folder, delete=False, encoding="utf-8") as partial:
+            partial.write(script)
+        os.replace(partial.name, kept)
+    return script
+
+
+def _asset(name: str) -> str:
+    return (Path(__file__).parent / "templates" / name).read_text(encoding="utf-8")
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"), autoescape=True, trim_blocks=True,
+        lstrip_blocks=True, undefined=jinja2.StrictUndefined,
+    )  # fmt: skip
+    environment.filters |= {
+        "percent": _percent, "points": _points, "unit": lambda v: f"{min(1.0, max(0.0, v)):.4f}",
+        "interval": lambda e: f"{_bare(e.low)} – {_bare(e.high)}" if math.isfinite(e.low) else "",
+        "points_interval": lambda e: f"{_points(e.low)} to {_points(e.high)}" if math.isfinite(e.low) else "",
+    }  # fmt: skip
+    environment.tests["known"] = lambda e: math.isfinite(e.value) and math.isfinite(e.low) and math.isfinite(e.high)
+    return environment
+
+
+def _bare(value: float) -> str:
+    return f"{100 * value:.1f}"
+
+
+def _percent(value: float) -> str:
+    return f"{_bare(value)}\u00a0%" if math.isfinite(value) else "–"
+
+
+def _points(value: float) -> str:
+    if not math.isfinite(value):
+        return "–"
+    rounded = round(100 * value, 1)
+    return f"{'+' if rounded > 0 else '−' if rounded < 0 else '±'}{abs(rounded):.1f}"

@@ -1,0 +1,94 @@
+"""What the views of reports and comparisons share: plain data, Markdown, data frames."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def json_ready(value: Any) -> Any:
+    """``value`` with NumPy types as Python ones, tuples as lists, and nan and infinity as None.
+
+    Example:
+        >>> json_ready({"a": (np.float64(1), float("nan")), 2: np.int64(3)})
+        {'a': [1.0, None], '2': 3}
+    """
+    if isinstance(value, Mapping):
+        return {str(key): json_ready(entry) for key, entry in value.items()}
+    if isinstance(value, np.ndarray):
+        return json_ready(value.tolist())
+    if isinstance(value, (list, tuple)):
+        return [json_ready(entry) for entry in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def percent(share: float, *, signed: bool = False) -> str:
+    """A share in per cent with one decimal; a dash for nan.
+
+    Example:
+        >>> percent(0.123), percent(0.02, signed=True), percent(float("nan"))
+        ('12.3 %', '+2.0 %', '–')
+    """
+    if math.isnan(share):
+        return "–"
+    return f"{100 * share:{'+' if signed else ''}.1f} %"
+
+
+def points(share: float) -> str:
+    """A difference of shares in points, signed; never "-0.0"."""
+    return "–" if math.isnan(share) else f"{round(100 * share, 1) + 0.0:+.1f}"
+
+
+def deviation(share: float) -> str:
+    """A standard deviation of shares in points; a dash for nan, such as that of a single run."""
+    return "–" if math.isnan(share) else f"{100 * share:.1f}"
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; text in cells cannot break out of it."""
+    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
+    return "\n".join("| " + " | ".join(escape(text) for text in line) + " |" for line in lines)
+
+
+def escape(text: str) -> str:
+    """``text`` so that Markdown shows it as it is."""
+    for character, safe in (("\\", "\\\\"), ("|", "\\|"), ("<", "&lt;"), ("`", "\\`"), ("\n", " ")):
+        text = text.replace(character, safe)
+    return text
+
+
+def columns_frame(array: NDArray[np.void]) -> pd.DataFrame:
+    """A structured array as a data frame indexed by ``name``."""
+    import pandas as pd
+
+    return pd.DataFrame({field: array[field] for field in array.dtype.names or ()}).set_index("name")
+
+
+def records(array: NDArray[np.void]) -> list[dict[str, Any]]:
+    """A structured array as one dict a record."""
+    return [dict(zip(array.dtype.names or (), record, strict=True)) for record in array.tolist()]
+
+
+def structured(columns: Mapping[str, NDArray[Any]]) -> NDArray[np.void]:
+    """Columns of equal length as one structured array."""
+    array = np.empty(len(next(iter(columns.values()))), dtype=[(name, c.dtype) for name, c in columns.items()])
+    for name, column in columns.items():
+        array[name] = column
+    return array
+
+
+def html_module() -> Any:
+    """The page renderer, loaded on demand: it brings Altair and Jinja."""
+    return importlib.import_module("classgap.measure.render.html")

@@ -1,0 +1,1 @@
+"""Statistics of class accuracies: groups, metrics, intervals, noise, paired tests."""

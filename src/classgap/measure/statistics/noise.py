@@ -1,0 +1,70 @@
+"""Is the spread between classes more than sampling noise: a test of "all classes have one accuracy".
+
+What the spread is without the noise is estimated in :mod:`classgap.measure.statistics.deconvolution`, its interval in
+:mod:`classgap.measure.statistics.true_intervals`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from classgap.arrays import BLOCK_ENTRIES, Float64s, Ints
+
+
+def homogeneity(
+    correct: Ints, support: Ints, rng: np.random.Generator, *, draws: int = 999
+) -> tuple[float, float, str]:
+    """Statistic, p-value and method of the test that all classes have one accuracy.
+
+    Two tests are joined (Bonferroni): Pearson's chi-square, which sees a spread of many classes but not one broken class
+    among a thousand, and the most extreme class against all others (exact hypergeometric), which sees just that. Where
+    expected counts are below 5 the distribution of chi-square is simulated by dealing the same number of errors to the
+    classes at random. Absent classes must have been left out.
+    """
+    total, hits = int(support.sum()), int(correct.sum())
+    if len(support) < 2 or hits in (0, total):
+        return 0.0, 1.0, "no variation to test"
+    statistic, p_value, method = _chi_square(correct, support, rng, draws)
+    extreme = _most_extreme(correct, support)
+    return statistic, min(1.0, 2 * min(p_value, extreme)), f"{method} and the most extreme class (exact)"
+
+
+def _most_extreme(correct: Ints, support: Ints) -> float:
+    """Bonferroni-corrected p-value of the class that differs most from a random draw of its size."""
+    from scipy.stats import hypergeom
+
+    drawn = hypergeom(int(support.sum()), int(correct.sum()), support)
+    tails = np.minimum(drawn.cdf(correct), drawn.sf(correct - 1))
+    return float(min(1.0, 2 * len(support) * tails.min()))
+
+
+def _chi_square(correct: Ints, support: Ints, rng: np.random.Generator, draws: int) -> tuple[float, float, str]:
+    hits = int(correct.sum())
+    rate = hits / int(support.sum())
+
+    def statistic(counts: Ints) -> Float64s:
+        return np.asarray(((counts - support * rate) ** 2 / (support * rate * (1 - rate))).sum(-1))
+
+    observed = float(statistic(correct))
+    if support.min() * min(rate, 1 - rate) >= 5:
+        from scipy.special import chdtrc
+
+        return observed, float(chdtrc(len(support) - 1, observed)), "chi-square"
+    step = max(1, BLOCK_ENTRIES // len(support))
+    reached = 0
+    for start in range(0, draws, step):
+        dealt = _deal(support, hits, min(step, draws - start), rng)
+        reached += int((statistic(dealt) >= observed * (1 - 1e-12)).sum())
+    return observed, (1 + reached) / (1 + draws), f"chi-square ({draws} permutations)"
+
+
+def _deal(support: Ints, hits: int, size: int, rng: np.random.Generator) -> Ints:
+    """Random allocations of ``hits`` right answers to the samples, counted by class: ``(size, K)``."""
+    left = np.full(size, int(support.sum()))
+    open_hits = np.full(size, hits)
+    dealt = np.empty((size, len(support)), dtype=np.int64)
+    for k, count in enumerate(support):
+        dealt[:, k] = rng.hypergeometric(open_hits, left - open_hits, count)
+        left -= count
+        open_hits = open_hits - dealt[:, k]
+    return dealt

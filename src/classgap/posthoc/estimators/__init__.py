@@ -1,0 +1,1 @@
+"""The post-hoc methods: scikit-learn estimators on scores."""

@@ -1,0 +1,183 @@
+"""The estimator every post-hoc method is: checks, ``fit``, ``transform``, ``predict`` and folding into the last layer."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import softmax
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from classgap.checks import InputError, float_matrix, float_vector
+from classgap.posthoc.held_out import Array, Evidence, check_scores
+
+Self = TypeVar("Self", bound="PostHocMethod")
+
+
+class PostHocMethod(BaseEstimator):  # type: ignore[misc]
+    """Base of all methods: learns on held-out scores, then corrects the scores of new samples.
+
+    A subclass implements :meth:`_fit` on checked :class:`Evidence` and :meth:`_transform`, and names its learned arrays in
+    ``learned``; those are what :func:`classgap.posthoc.save` writes. A class without held-out samples keeps its column.
+
+    Attributes:
+        classes_: Name of each column.
+    """
+
+    learned: ClassVar[tuple[str, ...]] = ()
+    uses_features: ClassVar[bool] = False
+    classes_: Array
+
+    def fit(
+        self: Self,
+        scores: ArrayLike | None,
+        y: ArrayLike,
+        *,
+        classes: ArrayLike | None = None,
+        class_counts: ArrayLike | None = None,
+        prior: ArrayLike | None = None,
+        weight_norms: ArrayLike | None = None,
+        bias: ArrayLike | None = None,
+        features: ArrayLike | None = None,
+    ) -> Self:
+        """Learn the correction from samples the model was **not** trained on.
+
+        Args:
+            scores: Logits ``(n, K)``; may be a memory map. None for methods that only use features.
+            y: True labels ``(n,)``: columns of ``scores``, or names found in ``classes``.
+            classes: Name of each column; needed when labels are names and some class has no sample here.
+            class_counts: Training samples a class, in column order. Without it (and without ``prior``), those of ``y``.
+            prior: Training frequencies instead of ``class_counts``; must sum to one.
+            weight_norms: Norm of each row of the model's last layer.
+            bias: The last layer's bias.
+            features: Inputs of the last layer ``(n, d)``.
+        """
+        evidence, self.classes_ = Evidence.gather(
+            scores,
+            y,
+            classes=classes,
+            class_counts=class_counts,
+            prior=prior,
+            weight_norms=weight_norms,
+            bias=bias,
+            features=features,
+        )
+        if self.uses_features and evidence.features is None:
+            raise InputError(f"{type(self).__name__} needs features=, the inputs of the last layer (n, d)")
+        if len(evidence.y) < 2 or (evidence.held_out > 0).sum() < 2:
+            raise InputError(
+                f"{type(self).__name__} needs held-out samples of at least two classes, got {len(evidence.y)} samples of "
+                f"{int((evidence.held_out > 0).sum())}"
+            )
+        self._fit(evidence)
+        return self
+
+    def transform(self, scores: ArrayLike | None, *, features: ArrayLike | None = None) -> NDArray[np.floating[Any]]:
+        """Corrected scores ``(n, K)``."""
+        check_is_fitted(self, "classes_")
+        if self.uses_features and features is None:
+            raise InputError(f"{type(self).__name__} needs features=, the inputs of the last layer (n, d)")
+        matrix = None if scores is None else check_scores("scores", scores, columns=len(self.classes_))
+        given = None if features is None else check_scores("features", features)
+        return self._transform(matrix, given)
+
+    def predict_proba(
+        self, scores: ArrayLike | None, *, features: ArrayLike | None = None
+    ) -> NDArray[np.floating[Any]]:
+        """Softmax of the corrected scores."""
+        probabilities: NDArray[np.floating[Any]] = softmax(self.transform(scores, features=features), axis=1)
+        return probabilities
+
+    def predict(self, scores: ArrayLike | None, *, features: ArrayLike | None = None) -> Array:
+        """Class with the largest corrected score."""
+        columns = self.transform(scores, features=features).argmax(axis=1)
+        predicted: Array = self.classes_[columns]
+        return predicted
+
+    @property
+    def margin_norms(self) -> Array | None:
+        """Norms ``(K,)`` that corrected scores are divided by to give margins; None where the folded layer has its own."""
+        return None
+
+    def fold(self, weight: Any, bias: ArrayLike | None = None) -> Any:
+        """Write the correction into the last layer, so that serving costs nothing.
+
+        Args:
+            weight: The layer's weight ``(K, d)``, or the ``torch.nn.Linear`` itself, which is changed in place.
+            bias: The layer's bias ``(K,)``; None is a zero bias. Not used with a layer.
+        Returns:
+            The new ``(weight, bias)``, or the layer.
+        """
+        check_is_fitted(self, "classes_")
+        if hasattr(weight, "weight"):
+            return self._fold_layer(weight)
+        matrix = float_matrix("weight", weight, rows=len(self.classes_))
+        vector = np.zeros(len(matrix)) if bias is None else float_vector("bias", bias, length=len(matrix))
+        new_weight, new_bias = self._fold(matrix, vector)
+        return new_weight.astype(matrix.dtype), new_bias.astype(matrix.dtype)
+
+    def _fold_layer(self, layer: Any) -> Any:
+        if not hasattr(layer, "bias"):
+            raise InputError(
+                f"weight must be a linear layer with weight and bias, or its matrix (K, d), got {type(layer).__name__}. A cosine "
+                "head normalises its rows and has no bias, so it can hold no correction: fold into head.as_linear() and "
+                "serve that behind features of unit length"
+            )
+        # torch is reached through the layer only: this half of the package never imports it
+        old = layer.weight.detach()
+        bias = None if layer.bias is None else layer.bias.detach().double().cpu().numpy()
+        new_weight, new_bias = self.fold(old.double().cpu().numpy(), bias)
+        layer.weight.data.copy_(old.new_tensor(new_weight))
+        if layer.bias is None:
+            layer.bias = type(layer.weight)(old.new_tensor(new_bias))
+        else:
+            layer.bias.data.copy_(old.new_tensor(new_bias))
+        return layer
+
+    def _fit(self, evidence: Evidence) -> None:
+        raise NotImplementedError
+
+    def _transform(self, scores: Array | None, features: Array | None) -> Array:
+        raise NotImplementedError
+
+    def _fold(self, weight: Array, bias: Array) -> tuple[Array, Array]:
+        raise InputError(
+            f"{type(self).__name__} changes each sample differently, so it cannot be folded into a linear layer; "
+            "call transform on the scores instead"
+        )
+
+
+class ClasswiseAffine(PostHocMethod):
+    """A method whose result is ``scale_ * scores + offset_``, column by column."""
+
+    learned: ClassVar[tuple[str, ...]] = ("scale_", "offset_")
+    scale_: Array
+    offset_: Array
+
+    def _transform(self, scores: Array | None, features: Array | None) -> Array:
+        if scores is None:
+            raise InputError(f"{type(self).__name__} needs scores (n, K)")
+        corrected: Array = scores * self.scale_.astype(scores.dtype) + self.offset_.astype(scores.dtype)
+        return corrected
+
+    def _fold(self, weight: Array, bias: Array) -> tuple[Array, Array]:
+        return self.scale_[:, None] * weight, self.scale_ * bias + self.offset_
+
+
+def class_weights(counts: Array, power: float) -> Array:
+    r"""Loss weights :math:`U_k = K n_k^{-g} / \sum_j n_j^{-g}`; ``power`` 0 gives ones. A zero count weighs like one sample.
+
+    Reference: Wang et al., *Margin calibration for long-tailed visual recognition*, ACML 2022, arXiv:2112.07225, eq. (12).
+    """
+    raw = np.where(counts > 0, counts, np.min(counts[counts > 0], initial=1.0)) ** -power
+    weights: Array = len(raw) * raw / raw.sum()
+    return weights
+
+
+def balanced_accuracy(scores: Array, y: Array) -> float:
+    """Mean over the classes present of the share of their samples that are right."""
+    right = np.bincount(y, scores.argmax(axis=1) == y, minlength=scores.shape[1])
+    support = np.bincount(y, minlength=scores.shape[1])
+    return float((right[support > 0] / support[support > 0]).mean())

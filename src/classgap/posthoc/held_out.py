@@ -1,0 +1,164 @@
+"""What a post-hoc method may learn from, checked once for all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from classgap.checks import InputError, float_matrix, float_vector
+
+Array = NDArray[Any]
+
+
+def check_scores(name: str, value: ArrayLike, *, rows: int | None = None, columns: int | None = None) -> Array:
+    """``value`` as a float32 or float64 matrix; a memory map is not copied."""
+    matrix = float_matrix(name, value, rows=rows, columns=columns)
+    return matrix.astype(np.float32) if matrix.dtype == np.float16 else matrix
+
+
+def check_prior(prior: ArrayLike, num_classes: int) -> Array:
+    """``prior`` as class frequencies that sum to one."""
+    vector = float_vector("prior", prior, length=num_classes)
+    if (vector < 0).any() or abs(vector.sum() - 1) > 1e-3:
+        raise InputError(
+            f"prior must be non-negative and sum to one, got a sum of {vector.sum():g}; pass raw counts as class_counts"
+        )
+    normalised: Array = vector / vector.sum()
+    return normalised
+
+
+def label_columns(y: ArrayLike, num_classes: int, classes: ArrayLike | None) -> tuple[Array, Array]:
+    """Column names and, for each sample, the column of its label.
+
+    Integers in ``[0, K)`` are columns. Other labels need ``classes`` (the column names in order), or must show all K of
+    them, in which case the columns are taken to be in sorted order.
+    """
+    labels = np.asarray(y)
+    if labels.ndim != 1 or len(labels) == 0:
+        raise InputError(f"y must hold one label a sample, got shape {labels.shape}; did you pass one-hot labels?")
+    if classes is not None:
+        names = np.asarray(classes)
+        if names.shape != (num_classes,) or len(np.unique(names)) != num_classes:
+            raise InputError(f"classes must name each of the {num_classes} columns once, got {names!r}")
+    elif labels.dtype.kind in "iu" and labels.min() >= 0 and labels.max() < num_classes:
+        return np.arange(num_classes), labels.astype(np.int64)
+    else:
+        names = np.unique(labels)
+        if len(names) != num_classes:
+            raise InputError(
+                f"y has {len(names)} different labels but scores have {num_classes} columns; "
+                "pass classes= with the name of each column"
+            )
+    order = np.argsort(names)
+    index = order[np.searchsorted(names, labels, sorter=order).clip(0, num_classes - 1)]
+    strangers = labels[names[index] != labels]
+    if len(strangers):
+        raise InputError(f"y holds {strangers[0]!r}, which is not among the classes; pass classes= with every name")
+    return names, index.astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Held-out scores with their labels, and what else is known of the model. Made by :meth:`gather`.
+
+    Attributes:
+        scores: Logits ``(n, K)`` of samples the model was not trained on; None for methods that only use features.
+        y: Column of the true class of each sample, ``(n,)`` ints.
+        class_counts: Training samples a class ``(K,)``; the held-out counts where nobody said.
+        weight_norms: Norms of the last layer's rows ``(K,)``, or None.
+        bias: The last layer's bias ``(K,)``, or None.
+        features: Inputs of the last layer ``(n, d)``, or None.
+    """
+
+    scores: Array | None
+    y: Array
+    num_classes: int
+    class_counts: Array
+    weight_norms: Array | None = None
+    bias: Array | None = None
+    features: Array | None = None
+
+    @property
+    def held_out(self) -> Array:
+        """Held-out samples a class ``(K,)``."""
+        return np.bincount(self.y, minlength=self.num_classes)
+
+    @property
+    def logits(self) -> Array:
+        """The scores, for methods that cannot do without."""
+        if self.scores is None:
+            raise InputError("this method needs scores (n, K)")
+        return self.scores
+
+    def take(self, rows: Array) -> Evidence:
+        """The same with only these samples."""
+        return replace(
+            self,
+            scores=None if self.scores is None else self.scores[rows],
+            y=self.y[rows],
+            features=None if self.features is None else self.features[rows],
+        )
+
+    @classmethod
+    def gather(
+        cls,
+        scores: ArrayLike | None,
+        y: ArrayLike,
+        *,
+        classes: ArrayLike | None = None,
+        class_counts: ArrayLike | None = None,
+        prior: ArrayLike | None = None,
+        weight_norms: ArrayLike | None = None,
+        bias: ArrayLike | None = None,
+        features: ArrayLike | None = None,
+    ) -> tuple[Evidence, Array]:
+        """Check everything a caller passed to ``fit``; also returns the names of the columns."""
+        if scores is None and features is None:
+            raise InputError("pass scores (n, K), or features (n, d) for a method that works on features")
+        matrix = None if scores is None else check_scores("scores", scores)
+        num_classes = _count_classes(y, classes) if matrix is None else matrix.shape[1]
+        if num_classes < 2:
+            raise InputError(f"scores must have at least two columns, one for each class, got {num_classes}")
+        names, index = label_columns(y, num_classes, classes)
+        if matrix is not None and len(index) != len(matrix):
+            raise InputError(f"scores and y must have the same length, got {len(matrix)} and {len(index)}")
+        norms = None if weight_norms is None else float_vector("weight_norms", weight_norms, length=num_classes)
+        if norms is not None and (norms <= 0).any():
+            raise InputError(
+                f"weight_norms must be positive, but class {names[int(norms.argmin())]} has {norms.min():g}; "
+                "leave weight_norms out to treat all rows alike"
+            )
+        return cls(
+            matrix,
+            index,
+            num_classes,
+            _counts(index, num_classes, class_counts, prior),
+            norms,
+            None if bias is None else float_vector("bias", bias, length=num_classes),
+            None if features is None else check_scores("features", features, rows=len(index)),
+        ), names
+
+
+def _counts(index: Array, num_classes: int, class_counts: ArrayLike | None, prior: ArrayLike | None) -> Array:
+    if class_counts is not None and prior is not None:
+        raise InputError("pass class_counts or prior, not both")
+    if prior is not None:
+        return check_prior(prior, num_classes)
+    if class_counts is None:
+        return np.bincount(index, minlength=num_classes).astype(np.float64)
+    counts = float_vector("class_counts", class_counts, length=num_classes)
+    if (counts < 0).any() or counts.sum() == 0:
+        raise InputError(f"class_counts must be non-negative and not all zero, got {counts}")
+    return counts
+
+
+def _count_classes(y: ArrayLike, classes: ArrayLike | None) -> int:
+    if classes is not None:
+        return len(np.asarray(classes))
+    labels = np.asarray(y)
+    if labels.dtype.kind in "iu" and labels.size and labels.min() >= 0:
+        return int(labels.max()) + 1
+    return len(np.unique(labels))

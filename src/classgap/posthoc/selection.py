@@ -1,0 +1,104 @@
+"""Choosing on data not used for fitting: stratified folds, cross-fitting, and named selection rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from classgap.checks import InputError, one_of
+from classgap.posthoc.held_out import Array, Evidence
+
+if TYPE_CHECKING:
+    from classgap.measure import Comparison
+
+Rule = Callable[[Mapping[str, "Comparison"], str], str | None]
+DEFAULT_RULE = "hard_if_overall_holds"
+
+
+def fold_numbers(y: Array, num_folds: int, seed: int) -> Array:
+    """Fold of each sample; every class is spread as evenly as its size allows, also one with fewer samples than folds."""
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(y))
+    order = order[np.argsort(y[order], kind="stable")]
+    counts = np.bincount(y)
+    rank = np.arange(len(y)) - (np.cumsum(counts) - counts)[y[order]]
+    fold = np.empty(len(y), dtype=np.int64)
+    fold[order] = (rank + rng.integers(num_folds, size=len(counts))[y[order]]) % num_folds
+    return fold
+
+
+def splits(evidence: Evidence, num_folds: int, seed: int) -> Iterator[tuple[Evidence, Array]]:
+    """For each fold: the evidence of all others to fit on, and the rows of this one."""
+    fold = fold_numbers(evidence.y, num_folds, seed)
+    for k in range(num_folds):
+        rows = np.flatnonzero(fold == k)
+        if len(rows):
+            yield evidence.take(np.flatnonzero(fold != k)), rows
+
+
+def compare_predictions(
+    y: Array, before: Array, after: Mapping[str, Array], num_classes: int, *, seed: int = 0
+) -> dict[str, Comparison]:
+    """Paired comparison of each prediction in ``after`` with ``before``, for the same samples."""
+    from classgap.measure import audit, compare
+
+    names = [str(k) for k in range(num_classes)]
+    reference = audit(y, before, class_names=names, seed=seed, n_boot=200)
+    return {
+        name: compare(reference, audit(y, predicted, class_names=names, seed=seed, n_boot=200), seed=seed, n_boot=200)
+        for name, predicted in after.items()
+    }
+
+
+def _best(candidates: Mapping[str, Comparison], metric: str) -> str | None:
+    return max(candidates, key=lambda name: candidates[name].metrics[metric].delta.value, default=None)
+
+
+def _hard_if_overall_holds(candidates: Mapping[str, Comparison], overall: str) -> str | None:
+    return _best({n: c for n, c in candidates.items() if c.metrics[overall].delta.high >= 0}, "hard")
+
+
+def _hard_if_overall_gains(candidates: Mapping[str, Comparison], overall: str) -> str | None:
+    return _best({n: c for n, c in candidates.items() if c.metrics[overall].delta.value >= 0}, "hard")
+
+
+RULES: Mapping[str, tuple[Rule, str]] = {
+    DEFAULT_RULE: (_hard_if_overall_holds, "largest gain of the hard third with overall not significantly worse"),
+    "hard_if_overall_gains": (_hard_if_overall_gains, "largest gain of the hard third with overall no lower"),
+    "best_hard": (lambda candidates, overall: _best(candidates, "hard"), "largest gain of the hard third, at any cost"),
+    "best_overall": (lambda candidates, overall: _best(candidates, overall), "largest gain overall"),
+}
+
+
+def choose(candidates: Mapping[str, Comparison], rule: str = DEFAULT_RULE, overall: str = "balanced") -> str | None:
+    """Name of the candidate that ``rule`` picks; None if none is admissible.
+
+    Args:
+        candidates: Comparison of each candidate with the uncorrected model, on data not used to fit it.
+        overall: What the rules call overall: ``"balanced"`` counts classes alike, ``"overall"`` samples.
+    """
+    one_of("rule", rule, RULES)
+    one_of("overall", overall, ("balanced", "overall"))
+    return RULES[rule][0](candidates, overall)
+
+
+def rejection(candidates: Mapping[str, Comparison], label: str, rule: str, overall: str) -> str:
+    """Why ``rule`` did not choose the candidate ``label``, in words."""
+    delta = candidates[label].metrics[overall].delta
+    words = "balanced accuracy" if overall == "balanced" else "overall accuracy"
+    if choose({label: candidates[label]}, rule, overall) is None:
+        how = "significantly lower" if delta.high < 0 else "lower"
+        return f"its {words} is {how} in cross-fitting ({100 * delta.value:+.1f} points), which {rule} does not allow"
+    wanted = words if rule == "best_overall" else "accuracy of the hard third"
+    return f"another method gains more {wanted} in cross-fitting"
+
+
+def need_samples(evidence: Evidence, num_folds: int, what: str) -> None:
+    """Refuse cross-fitting on next to nothing."""
+    if len(evidence.y) < 2 * num_folds or (evidence.held_out > 1).sum() < 2:
+        raise InputError(
+            f"{what} chooses by {num_folds}-fold cross-fitting and needs at least {2 * num_folds} samples and two classes "
+            f"with two or more, got {len(evidence.y)} samples; pass more, or fix its parameters"
+        )

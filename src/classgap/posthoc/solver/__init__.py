@@ -1,0 +1,1 @@
+"""The convex solver of the post-hoc methods."""

@@ -1,0 +1,18 @@
+"""What a model said: files, tables and arrays become :class:`Predictions`, with labels encoded once. No torch."""
+
+from classgap.predictions.columns import Columns
+from classgap.predictions.confusion import Confusion, ConfusionCounter
+from classgap.predictions.predictions import Predictions, Progress, ScoreKind, align
+from classgap.predictions.side_files import read_names, read_train_counts
+
+__all__ = [
+    "Columns",
+    "Confusion",
+    "ConfusionCounter",
+    "Predictions",
+    "Progress",
+    "ScoreKind",
+    "align",
+    "read_names",
+    "read_train_counts",
+]

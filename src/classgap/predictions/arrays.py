@@ -1,0 +1,220 @@
+"""From raw labels, scores and features to :class:`Predictions`: the one place where labels are encoded and values checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from classgap import checks
+from classgap.arrays import Ints, row_blocks
+from classgap.checks import InputError
+from classgap.predictions.confusion import Confusion
+from classgap.predictions.labels import check_names, resolve_classes
+from classgap.predictions.predictions import PER_ROW, Predictions, ScoreKind
+from classgap.predictions.side_files import counts_in_order
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where arrays come from, for messages: what each is called there, and how class names are given."""
+
+    titles: Mapping[str, str]
+    names_option: str
+
+    def title(self, role: str) -> str:
+        return self.titles.get(role, role)
+
+
+ARGUMENTS = Source({}, "class_names")
+
+
+def encode_arguments(
+    given: Mapping[str, Any], scores_kind: str, head: Any, margin_norms: Any, class_names: Any, train_counts: Any
+) -> Predictions:
+    """Predictions from the arguments of :meth:`Predictions.from_arrays`."""
+    if given["y_pred"] is None and given["scores"] is None:
+        raise InputError("nothing to compare y_true with: pass y_pred, or scores of shape (n, K)")
+    arrays = {role: checks.as_numpy(value) for role, value in given.items() if value is not None}
+    for role in ("y_true", "y_pred"):
+        if role in arrays:
+            arrays[role] = checks.label_vector(role, given[role])
+    width = arrays["scores"].shape[1] if "scores" in arrays and arrays["scores"].ndim == 2 else None
+    names = _given_names(class_names, arrays, width, train_counts)
+    if head is not None:
+        if "features" not in arrays:
+            raise InputError("head needs features of shape (n, d) beside it; pass both or neither")
+        arrays["weight"], bias = _weight_and_bias(head)
+        if bias is not None:
+            arrays["bias"] = bias
+    if margin_norms is not None:
+        if head is None:
+            raise InputError("margin_norms needs head beside it, the last layer; pass both or neither")
+        arrays["margin_norms"] = checks.as_numpy(margin_norms)
+    return encode(arrays, ARGUMENTS, names=names, scores_kind=scores_kind, train_counts=train_counts)
+
+
+def encode_counts(counts: Any, class_names: Any, train_counts: Any) -> Predictions:
+    """Predictions from a matrix of counts."""
+    confusion = counts if isinstance(counts, Confusion) else Confusion.from_counts(counts)
+    if confusion.num_samples == 0:
+        raise InputError("counts are all 0; there is nothing to audit")
+    names = tuple(str(k) for k in range(confusion.num_classes)) if class_names is None else _names(class_names)
+    if len(names) != confusion.num_classes:
+        raise InputError(f"class_names must name all {confusion.num_classes} rows of counts, got {len(names)} names")
+    classes = tuple(check_names(names))
+    return Predictions(classes, counted=confusion, train_counts=_train_counts(train_counts, classes))
+
+
+def encode(
+    arrays: Mapping[str, NDArray[Any]],
+    source: Source,
+    *,
+    names: Sequence[str] | None = None,
+    scores_kind: str = "auto",
+    train_counts: Any = None,
+) -> Predictions:
+    """Predictions from raw arrays by role, all rows kept."""
+    num_samples = len(arrays["y_true"])
+    if num_samples == 0:
+        raise InputError("there are no rows to audit")
+    for role in PER_ROW:
+        if role in arrays and len(arrays[role]) != num_samples:
+            raise InputError(
+                f"{source.title(role)} must have one entry per sample like {source.title('y_true')}, {num_samples}, "
+                f"got {len(arrays[role])}"
+            )
+    scores, kind = _scores(arrays, scores_kind)
+    width = None if scores is None else scores.shape[1]
+    roles = [role for role in ("y_true", "y_pred") if role in arrays]
+    distinct = [(source.title(role), _distinct(arrays[role])) for role in roles]
+    classes, coders, notes = resolve_classes(distinct, names=names, width=width, option=source.names_option)
+    codes = {role: coder(arrays[role]) for role, coder in zip(roles, coders, strict=True)}
+    predicted, differing = _predicted(codes.get("y_pred"), scores)
+    features, weight, bias = _features_and_head(arrays, num_samples, len(classes))
+    counts = arrays["train_counts"].ravel() if train_counts is None and "train_counts" in arrays else train_counts
+    return Predictions(
+        classes=classes,
+        y_true=codes["y_true"],
+        y_pred=predicted,
+        scores=scores,
+        scores_kind=kind,
+        features=features,
+        weight=weight,
+        bias=bias,
+        margin_norms=arrays.get("margin_norms") if weight is not None else None,
+        train_counts=_train_counts(counts, classes),
+        ids=arrays.get("ids"),
+        notes=(*notes, *differing),
+    )
+
+
+def _predicted(y_pred: Ints | None, scores: NDArray[Any] | None) -> tuple[Ints, tuple[str, ...]]:
+    """Predicted class indices, and a note where scores and predictions disagree."""
+    if scores is None:
+        assert y_pred is not None  # one of the two was given
+        return y_pred, ()
+    highest = np.concatenate([scores[b].argmax(1) for b in row_blocks(*scores.shape)])
+    if y_pred is None:
+        return highest, ()
+    differ = float((highest != y_pred).mean())
+    note = f"y_pred is not the class of the highest score in {differ:.1%} of samples; accuracies use y_pred"
+    return y_pred, (note,) if differ > 0 else ()
+
+
+def _distinct(labels: NDArray[Any]) -> NDArray[Any]:
+    """Sorted distinct labels; counting small integers is ten times faster than sorting them."""
+    if labels.dtype.kind in "iu" and int(labels.max()) - int(low := labels.min()) < len(labels):
+        return np.flatnonzero(np.bincount((labels - low).astype(np.int64))) + int(low)
+    return np.unique(labels)
+
+
+def _given_names(
+    class_names: Any, arrays: Mapping[str, NDArray[Any]], width: int | None, train_counts: Any
+) -> Sequence[str] | None:
+    if class_names is not None:
+        return _names(class_names)
+    labels = [arrays[role] for role in ("y_true", "y_pred") if role in arrays]
+    if width is not None:
+        return None
+    if all(column.dtype.kind == "b" for column in labels):
+        return ["False", "True"]
+    listed = train_counts is not None and not isinstance(train_counts, Mapping)
+    if listed and all(column.dtype.kind in "iu" for column in labels):
+        return [str(k) for k in range(len(train_counts))]  # one count per class, so labels are indices into them
+    return None
+
+
+def _names(class_names: Any) -> tuple[str, ...]:
+    if isinstance(class_names, str):
+        raise InputError(f"class_names must be a sequence of names, got the single text {class_names!r}")
+    return tuple(str(name) for name in class_names)
+
+
+def _train_counts(given: Any, classes: tuple[str, ...]) -> Ints | None:
+    if given is None:
+        return None
+    return counts_in_order(given if isinstance(given, Mapping) else checks.as_numpy(given).tolist(), classes)
+
+
+def _scores(arrays: Mapping[str, NDArray[Any]], kind: str) -> tuple[NDArray[Any] | None, ScoreKind | None]:
+    """Checked ``(n, K)`` scores and what they are; computed from features and head where only these are given."""
+    checks.one_of("scores_kind", kind, ("auto", "logits", "probabilities"))
+    if "scores" in arrays:
+        return read_scores(arrays["scores"], kind)
+    if "y_pred" in arrays or not {"features", "weight"} <= arrays.keys():
+        return None, None
+    features = checks.float_matrix("features", arrays["features"])
+    rows = arrays["weight"].shape[0] if arrays["weight"].ndim == 2 else 0
+    weight, bias = check_head(arrays["weight"], arrays.get("bias"), rows, features.shape[1])
+    return features.astype(np.float64) @ weight.T + bias, "logits"
+
+
+def read_scores(scores: Any, kind: str) -> tuple[NDArray[Any], ScoreKind]:
+    """Checked ``(n, K)`` scores and what they are."""
+    matrix = checks.float_matrix("scores", scores)
+    if kind == "logits" or (kind == "auto" and (matrix.min() < 0 or matrix.max() > 1)):
+        return matrix, "logits"
+    try:
+        checks.probabilities("scores", matrix)
+    except InputError as error:
+        if kind == "probabilities":
+            raise
+        raise InputError(f"{error}; or say scores_kind='logits' if these are logits that all lie in [0, 1]") from None
+    return matrix, "probabilities"
+
+
+def _features_and_head(
+    arrays: Mapping[str, NDArray[Any]], rows: int, num_classes: int
+) -> tuple[NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None]:
+    if "features" not in arrays:
+        return None, None, None
+    features = checks.float_matrix("features", arrays["features"], rows=rows)
+    if "weight" not in arrays:
+        return features, None, None
+    return features, *check_head(arrays["weight"], arrays.get("bias"), num_classes, features.shape[1])
+
+
+def check_head(
+    weight: NDArray[Any], bias: NDArray[Any] | None, num_classes: int, width: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The last layer as float64 ``(weight, bias)``, a missing bias as zeros."""
+    matrix = checks.float_matrix("weight", weight, rows=num_classes, columns=width).astype(np.float64)
+    return matrix, np.zeros(num_classes) if bias is None else checks.float_vector("bias", bias, length=num_classes)
+
+
+def _weight_and_bias(head: Any) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    weight, bias = head, None
+    if hasattr(head, "weight"):
+        if not hasattr(head, "bias"):
+            raise InputError(
+                f"head must be a linear layer with weight and bias, got {type(head).__name__}; of a classgap CosineHead pass "
+                "head.as_linear(), and features of unit length"
+            )
+        weight, bias = head.weight, head.bias
+    elif isinstance(head, (tuple, list)) and len(head) == 2 and np.ndim(checks.as_numpy(head[0])) == 2:
+        weight, bias = head
+    return checks.as_numpy(weight), None if bias is None else checks.as_numpy(bias)

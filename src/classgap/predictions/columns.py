@@ -1,0 +1,130 @@
+"""Which column of a table, or array of an archive, holds what: by option, or guessed where it is obvious."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from classgap.checks import InputError, did_you_mean
+
+_ALIASES = {
+    "true": "y_true true true_label label labels target targets gt ground_truth actual y class",
+    "pred": "y_pred pred preds prediction predictions predicted predicted_label pred_label y_hat yhat",
+    "scores": "scores logits probabilities probs proba",
+    "features": "features feature embeddings embedding",
+    "weight": "weight head_weight head.weight fc.weight classifier.weight",
+    "bias": "bias head_bias head.bias fc.bias classifier.bias",
+    "margin_norms": "margin_norms",
+    "train_counts": "train_counts class_counts",
+    "class_names": "class_names classes names",
+}
+_PREFIXES = {"scores": ("score", "prob", "proba", "logit"), "features": ("feature", "feat", "emb", "embedding")}
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Names of the columns (tables) or arrays (archives) to read; None means guess.
+
+    ``scores`` and ``features`` name one list column or 2-D array, a prefix (``"score_"``), or columns joined by commas.
+    ``id`` names the column that tells samples apart, so that two files in different order can be compared.
+    """
+
+    true: str | None = None
+    pred: str | None = None
+    scores: str | None = None
+    features: str | None = None
+    id: str | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    """The columns of a table by role, and the class names that the suffixes of score columns spell."""
+
+    true: str
+    pred: str | None
+    scores: list[str]
+    features: list[str]
+    id: str | None
+    spelled: list[str] | None
+
+
+def find_columns(available: Sequence[str], columns: Columns, place: str) -> Found:
+    """Which columns of a table hold what; ``place`` is what the table is called in messages."""
+    true, pred = pick("true", columns.true, available), pick("pred", columns.pred, available)
+    scores, spelled = pick_wide("scores", columns.scores, available)
+    features, _ = pick_wide("features", columns.features, available)
+    require_labels(true is not None, pred is not None or bool(scores), place, available)
+    sample_id = pick("id", columns.id, available) if columns.id else None
+    return Found(str(true), pred, scores, features, sample_id, spelled)
+
+
+def require_labels(has_true: bool, has_predictions: bool, place: object, available: Sequence[str]) -> None:
+    """Refuse a table or archive in which nothing looks like labels."""
+    holds = f"{place} holds {', '.join(map(repr, available)) or 'nothing'}"
+    if not has_true:
+        raise InputError(f"no column looks like the true label; name it with --true ({holds})")
+    if not has_predictions:
+        raise InputError(f"no column looks like predictions or scores; name them with --pred or --scores ({holds})")
+
+
+def pick(role: str, wanted: str | None, available: Sequence[str]) -> str | None:
+    """The one name for ``role`` among ``available``; None if it was not asked for and nothing looks like it.
+
+    Example:
+        >>> pick("true", None, ["file", "Label", "prediction"])
+        'Label'
+    """
+    if wanted is not None:
+        if wanted not in available:
+            raise InputError(did_you_mean(wanted, available, what=f"column for --{role.replace('_', '-')}"))
+        return wanted
+    known = _ALIASES[role].split()
+    found = [name for name in available if name.lower() in known]
+    if len(found) > 1:
+        raise InputError(f"columns {' and '.join(map(repr, found))} could both be --{role}; say which")
+    return found[0] if found else None
+
+
+def pick_wide(role: str, wanted: str | None, available: Sequence[str]) -> tuple[list[str], list[str] | None]:
+    """Columns that together make a matrix, and the class names their suffixes spell (None if these are just numbers).
+
+    Example:
+        >>> pick_wide("scores", None, ["label", "score_1", "score_0"])
+        (['score_0', 'score_1'], None)
+        >>> pick_wide("scores", "p_cat,p_dog", ["p_cat", "p_dog"])
+        (['p_cat', 'p_dog'], None)
+        >>> pick_wide("scores", "p_", ["p_cat", "p_dog"])
+        (['p_cat', 'p_dog'], ['cat', 'dog'])
+    """
+    if wanted is not None and wanted not in available:
+        if "," in wanted:
+            return [pick(role, part.strip(), available) or "" for part in wanted.split(",")], None
+        found = [name for name in available if name.startswith(wanted)]
+        if not found:
+            raise InputError(did_you_mean(wanted, available, what=f"column or prefix for --{role}"))
+        return _in_order(found, len(wanted))
+    single = pick(role, wanted, available)
+    if single is not None:
+        return [single], None
+    for prefix in _PREFIXES[role]:
+        found = [name for name in available if re.match(rf"{prefix}s?[_.:\-]?\d+$", name, re.IGNORECASE)]
+        if len(found) > 1:
+            return _in_order(found, re.match(r"\D+", found[0]).end())  # type: ignore[union-attr]
+        found = [name for name in available if name.lower().startswith(f"{prefix}_")]
+        if len(found) > 1:
+            return _in_order(found, len(prefix) + 1)
+    return [], None
+
+
+def _in_order(found: list[str], prefix_length: int) -> tuple[list[str], list[str] | None]:
+    suffixes = [name[prefix_length:] for name in found]
+    if all(s.isdecimal() for s in suffixes):
+        numbers = sorted(int(s) for s in suffixes)
+        if numbers != list(range(len(numbers))):
+            raise InputError(
+                f"columns {found[0]!r} … {found[-1]!r} must be numbered 0 … {len(found) - 1} without gaps, "
+                f"got {numbers[0]} … {numbers[-1]}"
+            )
+        return sorted(found, key=lambda name: int(name[prefix_length:])), None
+    return found, suffixes

@@ -1,0 +1,169 @@
+"""The K×K count matrix (rows true, columns predicted) that everything hard-label derives from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from classgap.arrays import Float64s, Ints, divide
+from classgap.checks import InputError
+
+# Up to here the matrix is a dense array (32 MB); beyond it is sparse, where 10 000 classes would need 800 MB dense.
+DENSE_LIMIT = 2048
+
+
+@dataclass(frozen=True)
+class ConfusedPair:
+    """``count`` samples of class ``true`` were called ``predicted``: ``share`` of that class, ``reverse`` the other way."""
+
+    true: int
+    predicted: int
+    count: int
+    share: float
+    reverse: int
+
+
+@dataclass(frozen=True, eq=False)
+class Confusion:
+    """Counts of (true, predicted) pairs: ``counts`` is a dense array, or a SciPy CSR array beyond 2048 classes.
+
+    Example:
+        >>> c = Confusion.from_codes(np.array([0, 0, 1]), np.array([0, 1, 1]), 3)
+        >>> c.accuracy
+        array([0.5, 1. , nan])
+        >>> c.worst_pairs(1)
+        [ConfusedPair(true=0, predicted=1, count=1, share=0.5, reverse=0)]
+    """
+
+    counts: Any
+
+    @classmethod
+    def from_codes(cls, y_true: Ints, y_pred: Ints, num_classes: int) -> Confusion:
+        """Count class indices held in memory."""
+        counter = ConfusionCounter(num_classes)
+        counter.add(y_true, y_pred)
+        return counter.result()
+
+    @classmethod
+    def from_counts(cls, counts: Any) -> Confusion:
+        """Take a matrix of counts, dense or SciPy sparse, after checking that it is one."""
+        sparse = hasattr(counts, "tocsr")
+        matrix: Any = counts.tocsr() if sparse else np.asarray(counts)
+        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
+            raise InputError(f"counts must be a square (K, K) matrix, got shape {matrix.shape}")
+        values: Any = matrix.data if sparse else matrix
+        if values.dtype.kind not in "iufb" or (values.size and not (np.isfinite(values).all() and values.min() >= 0)):
+            raise InputError("counts must hold whole numbers >= 0; rows are true classes, columns predicted ones")
+        if values.dtype.kind == "f" and (values != np.rint(values)).any():
+            raise InputError("counts must hold whole numbers, got fractions; pass counts before normalising")
+        matrix = matrix.astype(np.int64)
+        if matrix.shape[0] > DENSE_LIMIT and not sparse:
+            from scipy.sparse import csr_array
+
+            matrix = csr_array(matrix)
+        return cls(matrix.toarray() if sparse and matrix.shape[0] <= DENSE_LIMIT else matrix)
+
+    @property
+    def num_classes(self) -> int:
+        return int(self.counts.shape[0])
+
+    @cached_property
+    def support(self) -> Ints:
+        """Samples of each true class."""
+        return np.asarray(self.counts.sum(axis=1), dtype=np.int64).ravel()
+
+    @cached_property
+    def predicted(self) -> Ints:
+        """How often each class was predicted."""
+        return np.asarray(self.counts.sum(axis=0), dtype=np.int64).ravel()
+
+    @cached_property
+    def correct(self) -> Ints:
+        """Right predictions of each class."""
+        return np.asarray(self.counts.diagonal(), dtype=np.int64)
+
+    @property
+    def num_samples(self) -> int:
+        return int(self.support.sum())
+
+    @property
+    def accuracy(self) -> Float64s:
+        """Share of each true class that is right (recall); nan where the class has no samples."""
+        return divide(self.correct, self.support)
+
+    @property
+    def precision(self) -> Float64s:
+        """Share of each class's predictions that are right; nan where it is never predicted."""
+        return divide(self.correct, self.predicted)
+
+    @property
+    def f1(self) -> Float64s:
+        """Harmonic mean of recall and precision; nan where the class is absent, 0 where it is never hit."""
+        f1 = divide(2 * self.correct, self.support + self.predicted)
+        f1[self.support == 0] = np.nan
+        return f1
+
+    def worst_pairs(self, count: int) -> list[ConfusedPair]:
+        """The ``count`` most frequent confusions, by number of samples, then by share of the true class."""
+        rows, columns, values = self._off_diagonal()
+        share = values / np.maximum(self.support[rows], 1)
+        order = np.lexsort((columns, rows, -share, -values))[:count]
+        return [
+            ConfusedPair(int(i), int(j), int(v), float(s), int(self.counts[j, i]))
+            for i, j, v, s in zip(rows[order], columns[order], values[order], share[order], strict=True)
+        ]
+
+    def _off_diagonal(self) -> tuple[Ints, Ints, Ints]:
+        if isinstance(self.counts, np.ndarray):
+            rows, columns = np.nonzero(self.counts)
+            values = self.counts[rows, columns]
+        else:
+            triples = self.counts.tocoo()
+            rows, columns, values = triples.row, triples.col, triples.data
+        wrong = (rows != columns) & (values > 0)
+        return rows[wrong], columns[wrong], values[wrong]
+
+
+class ConfusionCounter:
+    """Adds up (true, predicted) codes chunk by chunk; memory depends on the classes, not on the rows.
+
+    Example:
+        >>> counter = ConfusionCounter(2)
+        >>> counter.add(np.array([0, 1]), np.array([0, 0])); counter.add(np.array([1]), np.array([1]))
+        >>> counter.result().counts
+        array([[1, 0],
+               [1, 1]])
+    """
+
+    def __init__(self, num_classes: int) -> None:
+        self.num_classes = num_classes
+        self._total: Any = np.zeros(num_classes**2, dtype=np.int64) if num_classes <= DENSE_LIMIT else None
+
+    def add(self, y_true: Ints, y_pred: Ints) -> None:
+        """Count one chunk of class indices in ``[0, num_classes)``."""
+        if self.num_classes > DENSE_LIMIT:
+            self._add_sparse(y_true, y_pred)
+            return
+        codes = y_true * np.int64(self.num_classes) + y_pred
+        if len(codes) * 8 < self._total.size:  # a small chunk should not touch all K² cells
+            np.add.at(self._total, codes, 1)
+        else:
+            self._total += np.bincount(codes, minlength=self._total.size)
+
+    def _add_sparse(self, y_true: Ints, y_pred: Ints) -> None:
+        from scipy.sparse import coo_array
+
+        shape = (self.num_classes, self.num_classes)
+        chunk = coo_array((np.ones(len(y_true), dtype=np.int64), (y_true, y_pred)), shape=shape).tocsr()
+        self._total = chunk if self._total is None else self._total + chunk
+
+    def result(self) -> Confusion:
+        """The counts so far."""
+        if self.num_classes > DENSE_LIMIT:
+            if self._total is None:
+                self._add_sparse(np.empty(0, np.int64), np.empty(0, np.int64))
+            return Confusion(self._total)
+        return Confusion(self._total.reshape(self.num_classes, self.num_classes).copy())

@@ -1,0 +1,177 @@
+"""From labels as they are given (numbers, names, names that look like numbers) to class indices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from classgap.checks import InputError
+
+MAX_CLASSES = 65_536
+# Integer labels this close together are looked up in a table; others by bisection, which is several times slower.
+_TABLE_RANGE = 1 << 22
+
+
+@dataclass(frozen=True, eq=False)
+class LabelCoder:
+    """Turns raw labels into class indices. ``values`` are the sorted distinct raw labels, ``codes`` their indices."""
+
+    values: NDArray[Any]
+    codes: NDArray[np.int64]
+
+    def __call__(self, raw: NDArray[Any]) -> NDArray[np.int64]:
+        low, high = self.values[0], self.values[-1]
+        if self.values.dtype.kind in "iu" and int(high) - int(low) < _TABLE_RANGE:
+            table = np.zeros(int(high) - int(low) + 1, dtype=np.int64)
+            table[self.values.astype(np.int64) - int(low)] = self.codes
+            return table[raw.astype(np.int64, copy=False) - int(low)]
+        return self.codes[np.searchsorted(self.values, raw)]
+
+
+def resolve_classes(
+    distinct: Sequence[tuple[str, NDArray[Any]]],
+    *,
+    names: Sequence[str] | None = None,
+    width: int | None = None,
+    option: str = "class_names",
+) -> tuple[tuple[str, ...], list[LabelCoder], tuple[str, ...]]:
+    """Class names, one coder per label column, and notes on what was assumed.
+
+    Args:
+        distinct: For each label column what it is called (for messages) and its sorted distinct raw labels.
+        names: Class names in index order. Labels stored as whole numbers are indices into them (names where some cannot be
+            indices). Labels stored as text, as in every CSV file, are names (indices where some are not names).
+        width: Number of score columns; with it and without ``names``, labels must be indices into the scores.
+        option: How class names are given, for messages: an argument or a command-line option.
+    Example:
+        >>> resolve_classes([("label", np.array(["cat", "dog"]))])[0]
+        ('cat', 'dog')
+        >>> classes, (coder,), _ = resolve_classes([("label", np.array([0, 2]))], names=["a", "b", "c"])
+        >>> classes, coder(np.array([2, 0])).tolist()
+        (('a', 'b', 'c'), [2, 0])
+    """
+    labels = [_canonical(title, values) for title, values in distinct]
+    notes: tuple[str, ...] = ()
+    if names is None and width is not None:
+        _check_indices(distinct, labels, width, "the scores have {} columns, so labels must be 0 … {}", option)
+        classes, index = [str(k) for k in range(width)], [{k: k for k in range(width)}] * len(labels)
+    elif names is None:
+        classes, shared = _classes_from_labels(distinct, labels, option)
+        index = [shared] * len(labels)
+    else:
+        classes = check_names(names, width)
+        index, notes = _index_by_name(distinct, labels, classes, option)
+    if len(classes) > MAX_CLASSES:
+        raise InputError(
+            f"{distinct[0][0]} has {len(classes):,} distinct values, more than the {MAX_CLASSES:,} classes an "
+            "audit can hold; is it the label column?"
+        )
+    coders = [
+        LabelCoder(values, np.array([place[label] for label in column], dtype=np.int64))
+        for (_, values), column, place in zip(distinct, labels, index, strict=True)
+    ]
+    return tuple(classes), coders, notes
+
+
+def check_names(names: Sequence[str], width: int | None = None) -> list[str]:
+    """Class names, if they are unique and as many as there are score columns."""
+    if width is not None and len(names) != width:
+        raise InputError(f"there are {len(names)} class names but the scores have {width} columns; they must agree")
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise InputError(f"class name {name!r} is given twice; names must be unique")
+        seen.add(name)
+    return list(names)
+
+
+def _canonical(title: str, values: NDArray[Any]) -> list[Any]:
+    """Distinct labels as ints where every one of them is a whole number (also ``3.0`` and ``"3"``), else as str."""
+    if values.dtype.kind == "f":
+        if not np.isfinite(values).all():
+            raise InputError(f"{title} has rows without a label (NaN); remove or label them")
+        if (values != np.rint(values)).any():
+            odd = values[values != np.rint(values)][0]
+            raise InputError(f"{title} must hold class labels, got the fraction {odd:g}; is it a score column?")
+        return [int(v) for v in values]
+    if values.dtype.kind in "iub":
+        return [int(v) for v in values]
+    texts = [v.decode() if isinstance(v, bytes) else str(v) for v in values]
+    if all(_is_whole(t) for t in texts):
+        return [int(t) for t in texts]
+    return texts
+
+
+def _is_whole(text: str) -> bool:
+    # "007" and "7" must stay two labels, so only the shortest spelling of a number counts as one.
+    return text.removeprefix("-").isdecimal() and str(int(text)) == text
+
+
+def _is_numeric(labels: list[Any]) -> bool:
+    return bool(labels) and isinstance(labels[0], int)
+
+
+def _classes_from_labels(
+    distinct: Sequence[tuple[str, NDArray[Any]]], labels: list[list[Any]], option: str
+) -> tuple[list[str], dict[Any, int]]:
+    if len({_is_numeric(column) for column in labels}) > 1:
+        texts = {label for column in labels for label in column if isinstance(label, str)}
+        for (title, _), column in zip(distinct, labels, strict=True):
+            if any(str(label) not in texts for label in column):
+                raise InputError(
+                    f"{title} holds numbers (e.g. {column[0]}) and the other label column names "
+                    f"(e.g. {min(texts)!r}); give the class names in index order ({option})"
+                )
+        names = sorted(texts)
+        index = {name: k for k, name in enumerate(names)}
+        return names, index | {int(name): k for name, k in index.items() if _is_whole(name)}
+    union = sorted({label for column in labels for label in column})
+    return [str(label) for label in union], {label: k for k, label in enumerate(union)}
+
+
+def _index_by_name(
+    distinct: Sequence[tuple[str, NDArray[Any]]], labels: list[list[Any]], names: list[str], option: str
+) -> tuple[list[dict[Any, int]], tuple[str, ...]]:
+    """Index of every label, column by column, and a note where numbers could be read in two ways."""
+    by_name = {name: k for k, name in enumerate(names)}
+    indices, notes = [], []
+    for (title, values), column in zip(distinct, labels, strict=True):
+        for label in column:
+            if isinstance(label, str) and label not in by_name:
+                known = ", ".join(map(repr, names[:8])) + (" …" if len(names) > 8 else "")
+                raise InputError(f"{title} has the label {label!r}, which is not among the class names ({known})")
+        if not _is_numeric(column):
+            indices.append(by_name)
+            continue
+        can_be_indices = all(0 <= n < len(names) for n in column)
+        can_be_names = all(str(n) in by_name for n in column)
+        if not (can_be_indices or can_be_names):
+            wanted = "there are {} class names, so numbers must be 0 … {} or be names themselves"
+            _check_indices([(title, values)], [column], len(names), wanted, option)
+        stored_as_text = values.dtype.kind not in "iubf"
+        as_names = can_be_names and (stored_as_text or not can_be_indices)
+        indices.append({n: by_name[str(n)] if as_names else n for n in column})
+        if can_be_indices and can_be_names and any(by_name[str(n)] != n for n in column):
+            taken = "names, since they are stored as text" if as_names else "positions in the list of class names"
+            notes.append(
+                f"{title} holds numbers, and the class names are numbers in another order: labels were taken as {taken}"
+            )
+    return indices, tuple(notes)
+
+
+def _check_indices(
+    distinct: Sequence[tuple[str, NDArray[Any]]], labels: list[list[Any]], count: int, reason: str, option: str
+) -> None:
+    for (title, _), values in zip(distinct, labels, strict=True):
+        for label in values:
+            if isinstance(label, str) or not 0 <= label < count:
+                hint = " (labels that start at 1? subtract 1)" if label == count else ""
+                names = (
+                    f"; give the class names in the order of the scores ({option})" if isinstance(label, str) else ""
+                )
+                wanted = reason.format(count, count - 1)
+                raise InputError(f"{title} has the label {label!r}, but {wanted}{hint}{names}")

@@ -1,0 +1,255 @@
+"""What a model said about a set of samples: :class:`Predictions`, encoded once and carried through every verb."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from classgap.arrays import Ints
+from classgap.checks import InputError
+from classgap.predictions.confusion import Confusion
+
+if TYPE_CHECKING:
+    from classgap.predictions.columns import Columns
+    from classgap.predictions.files import Paths
+
+ScoreKind = Literal["logits", "probabilities"]
+Progress = Callable[[int, int], None]
+"""Called with (rows done, rows in total)."""
+Counts = Mapping[str, int] | ArrayLike
+PER_ROW = ("y_true", "y_pred", "scores", "features", "ids")
+
+
+def _no_rows() -> Ints:
+    return np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """Labels as class indices, with scores and features where they are known.
+
+    Make one with :meth:`from_arrays`, :meth:`from_frame`, :meth:`read` (files) or :meth:`from_counts`. A table that holds only
+    labels is counted while it is read; then there are no rows, only the :attr:`confusion`.
+
+    Attributes:
+        classes: Class names; index ``k`` means ``classes[k]`` everywhere.
+        y_true, y_pred: ``(n,)`` class indices; empty if only counts are known.
+        scores: ``(n, K)`` logits or probabilities, as ``scores_kind`` says.
+        features: ``(n, d)`` input of the last layer.
+        weight, bias: ``(K, d)`` and ``(K,)`` of the last layer.
+        margin_norms: ``(K,)`` norms of the last layer's rows before MARC was folded into it.
+        train_counts: ``(K,)`` training samples of each class.
+        ids: ``(n,)`` what tells the samples apart.
+        notes: What a reader must know about how the input was understood.
+    """
+
+    classes: tuple[str, ...]
+    y_true: Ints = field(default_factory=_no_rows)
+    y_pred: Ints = field(default_factory=_no_rows)
+    scores: NDArray[Any] | None = None
+    scores_kind: ScoreKind | None = None
+    features: NDArray[Any] | None = None
+    weight: NDArray[Any] | None = None
+    bias: NDArray[Any] | None = None
+    margin_norms: NDArray[Any] | None = None
+    train_counts: Ints | None = None
+    ids: NDArray[Any] | None = None
+    counted: Confusion | None = None
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def confusion(self) -> Confusion:
+        """Counts of (true, predicted) classes."""
+        if self.counted is not None:
+            return self.counted
+        return Confusion.from_codes(self.y_true, self.y_pred, self.num_classes)
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.classes)
+
+    @property
+    def num_samples(self) -> int:
+        return len(self.y_true) if self.counted is None else self.counted.num_samples
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether the samples are known, not only their counts."""
+        return self.counted is None
+
+    def labels_only(self) -> Predictions:
+        """The same without scores, features and head."""
+        layer: dict[str, Any] = {"weight": None, "bias": None, "margin_norms": None}
+        return replace(self, scores=None, scores_kind=None, features=None, **layer)
+
+    def take(self, rows: NDArray[Any]) -> Predictions:
+        """These rows, in this order."""
+        if not self.has_rows:
+            raise InputError("only counts are known of these predictions; their samples cannot be selected")
+        arrays = {name: getattr(self, name) for name in PER_ROW}
+        chosen: dict[str, Any] = {name: None if array is None else array[rows] for name, array in arrays.items()}
+        return replace(self, **chosen)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        y_true: ArrayLike,
+        y_pred: ArrayLike | None = None,
+        *,
+        scores: ArrayLike | None = None,
+        scores_kind: Literal["auto", "logits", "probabilities"] = "auto",
+        features: ArrayLike | None = None,
+        head: Any = None,
+        margin_norms: ArrayLike | None = None,
+        class_names: Sequence[str] | None = None,
+        train_counts: Counts | None = None,
+        ids: ArrayLike | None = None,
+    ) -> Predictions:
+        """Predictions from arrays or tensors in memory.
+
+        Args:
+            y_true: True labels: class indices, names or booleans.
+            y_pred: Predicted labels; without them the highest score decides.
+            scores: ``(n, K)`` logits or probabilities, columns in class order.
+            scores_kind: What ``scores`` are; ``"auto"`` takes rows that sum to 1 for probabilities.
+            features: ``(n, d)`` input of the last layer.
+            head: The last layer: its weight ``(K, d)``, a pair ``(weight, bias)``, or an object with both.
+            margin_norms: Norms of the last layer's rows before MARC was folded into it, ``(K,)``.
+            class_names: Names in class order. Labels that are numbers are then indices into them.
+            train_counts: Training samples of each class, in class order or by name.
+            ids: What tells the samples apart, e.g. file names.
+        Example:
+            >>> found = Predictions.from_arrays(["cat", "dog", "dog"], ["cat", "cat", "dog"])
+            >>> found.classes, found.y_pred.tolist()
+            (('cat', 'dog'), [0, 0, 1])
+        """
+        from classgap.predictions.arrays import encode_arguments
+
+        given = {"y_true": y_true, "y_pred": y_pred, "scores": scores, "features": features, "ids": ids}
+        return encode_arguments(given, scores_kind, head, margin_norms, class_names, train_counts)
+
+    @classmethod
+    def from_counts(
+        cls, counts: Any, class_names: Sequence[str] | None = None, *, train_counts: Counts | None = None
+    ) -> Predictions:
+        """Predictions known only as a ``(K, K)`` matrix of counts: rows true, columns predicted; dense or SciPy sparse.
+
+        Example:
+            >>> Predictions.from_counts([[8, 2], [1, 9]], ["cat", "dog"]).num_samples
+            20
+        """
+        from classgap.predictions.arrays import encode_counts
+
+        return encode_counts(counts, class_names, train_counts)
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        columns: Columns | None = None,
+        *,
+        class_names: Sequence[str] | None = None,
+        train_counts: Counts | None = None,
+    ) -> Predictions:
+        """Predictions from a pandas, polars or Arrow table in memory; columns that are not named are guessed.
+
+        Example:
+            >>> import polars as pl
+            >>> frame = pl.DataFrame({"label": ["cat", "dog"], "prediction": ["cat", "cat"]})
+            >>> Predictions.from_frame(frame).y_pred.tolist()
+            [0, 0]
+        """
+        from classgap.predictions.frames import encode_frame
+
+        return encode_frame(frame, columns, class_names, train_counts)
+
+    @classmethod
+    def read(
+        cls,
+        paths: Paths,
+        columns: Columns | None = None,
+        *,
+        class_names: Sequence[str] | None = None,
+        train_counts: Counts | None = None,
+        rows: bool = False,
+        progress: Progress | None = None,
+    ) -> Predictions:
+        """Predictions from a CSV, Parquet, NPZ or safetensors file, several files, or a folder of parts.
+
+        Args:
+            paths: Files or folders; several are parts of the same data set, in this order.
+            columns: Names of columns or arrays; what is left open is guessed when only one thing can be meant.
+            class_names: Names in class order. Without it: the file's own, then the suffixes of score columns, then the labels.
+            train_counts: Training samples of each class, in class order or by name.
+            rows: Keep the rows of a table that has only labels, instead of counting them while they are read.
+            progress: Called with (rows done, rows in total) while a table is counted.
+        """
+        from classgap.predictions.files import read_predictions
+
+        return read_predictions(paths, columns, class_names, train_counts, rows=rows, progress=progress)
+
+
+def align(runs: Sequence[Predictions]) -> list[Predictions]:
+    """The runs with their rows in the order of the first, by sample id; as they are where there are no ids."""
+    first = runs[0].ids
+    if first is None:
+        return list(runs)
+    aligned = []
+    for run in runs:
+        ids = np.asarray(run.ids)
+        order = np.argsort(ids, kind="stable")
+        twice = ids[order][1:][ids[order][1:] == ids[order][:-1]]
+        if len(twice):
+            raise InputError(f"sample id {twice[0]!s} occurs twice; ids must tell samples apart")
+        unknown, missing = np.setdiff1d(ids, first), np.setdiff1d(first, ids)
+        if len(unknown) or len(missing):
+            examples = ", ".join(str(entry) for entry in (*missing[:3], *unknown[:3]))
+            raise InputError(
+                f"the runs hold different sample ids: {len(missing)} of the first are missing in another, which has "
+                f"{len(unknown)} others (e.g. {examples}); keep the samples that all runs have"
+            )
+        place = np.empty(len(ids), dtype=np.int64)
+        place[np.argsort(first, kind="stable")] = order
+        aligned.append(run.take(place))
+    return aligned
+
+
+def as_predictions(data: Any, y_pred: ArrayLike | None = None, **given: Any) -> Predictions:
+    """``data`` as predictions: predictions, a file or folder, a table in memory, or labels with ``y_pred`` and ``given``.
+
+    Args:
+        given: Arguments of :meth:`Predictions.from_arrays`; those that are None count as not given.
+    """
+    given = {
+        key: value for key, value in given.items() if value is not None and (key, value) != ("scores_kind", "auto")
+    }
+    if isinstance(data, Predictions):
+        if y_pred is not None or given:
+            extra = ", ".join((["y_pred"] if y_pred is not None else []) + list(given))
+            raise InputError(
+                f"{extra} cannot be combined with Predictions, which hold all arrays; pass one or the other"
+            )
+        return data
+    if isinstance(data, (str, Path)):
+        return Predictions.read(data, rows=True, **_allowed(given, "a file"))
+    from classgap.predictions.frames import is_frame
+
+    if is_frame(data):
+        if y_pred is not None:
+            raise InputError("y_pred cannot be combined with a table; use Predictions.from_frame to name its columns")
+        return Predictions.from_frame(data, **_allowed(given, "a table"))
+    return Predictions.from_arrays(data, y_pred, **given)
+
+
+def _allowed(given: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """The arguments that make sense beside a file or table, which holds the arrays itself."""
+    arrays = [key for key in given if key not in ("class_names", "train_counts")]
+    if arrays:
+        raise InputError(f"{', '.join(arrays)} cannot be combined with {what}, which holds them itself")
+    return dict(given)

@@ -1,0 +1,67 @@
+"""Small files beside the predictions: class names and training counts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from classgap.checks import InputError
+from classgap.predictions.labels import check_names
+
+
+def read_names(path: Path) -> list[str]:
+    """Class names in index order: a text file with one a line, a JSON list, or a JSON object from index to name."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        found = json.loads(text) if path.suffix == ".json" else [line for line in text.splitlines() if line.strip()]
+        if isinstance(found, dict):
+            found = [found[str(k)] for k in range(len(found))]
+    except OSError:
+        raise InputError(f"there is no readable file of class names {path}") from None
+    except (ValueError, KeyError):
+        raise InputError(
+            f"{path} must hold class names: one a line, a JSON list, or a JSON object with keys 0, 1, 2, …"
+        ) from None
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found) or not found:
+        raise InputError(f"{path} must hold at least one class name, and only text")
+    return check_names([name.strip() for name in found])
+
+
+def read_train_counts(path: Path) -> Mapping[str, int] | Sequence[int]:
+    """Training samples a class: JSON (list in class order, or object by name) or a CSV of (class, count) with a header."""
+    if not path.is_file():
+        raise InputError(f"there is no file of training counts {path}")
+    try:
+        if path.suffix == ".json":
+            found = json.loads(path.read_text(encoding="utf-8"))
+        else:
+            import polars as pl
+
+            table = pl.read_csv(path, infer_schema=False)
+            found = {str(name): int(count) for name, count in table.select(table.columns[:2]).rows()}
+    except Exception:
+        raise InputError(
+            f"{path} must be a CSV of class,count with a header, or JSON; it cannot be read as such"
+        ) from None
+    if not isinstance(found, (dict, list)):
+        raise InputError(f"{path} must hold a list of counts, or an object from class name to count")
+    return found
+
+
+def counts_in_order(given: Mapping[str, int] | Sequence[int], classes: tuple[str, ...]) -> NDArray[np.int64]:
+    """Training counts as an array in class order."""
+    if isinstance(given, Mapping):
+        missing = [name for name in classes if name not in given]
+        if missing:
+            raise InputError(f"training counts lack class {missing[0]!r} ({len(missing)} of {len(classes)} missing)")
+        given = [given[name] for name in classes]
+    if len(given) != len(classes):
+        raise InputError(f"there are {len(given)} training counts for {len(classes)} classes; they must agree")
+    counts = np.asarray(given)
+    if counts.dtype.kind not in "iu" or (counts < 0).any():
+        raise InputError(f"training counts must be whole numbers ≥ 0, got {given[0]!r} …")
+    return counts.astype(np.int64)

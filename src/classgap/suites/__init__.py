@@ -1,0 +1,20 @@
+"""Methods × tasks × seeds under one protocol: suites, resumable jobs, selection rules, tables with paired verdicts."""
+
+from __future__ import annotations
+
+from classgap.suites.results import Result, append_results, read_results
+from classgap.suites.select import RULES, Rule
+from classgap.suites.suite import Published, Suite, Task, Variant, load_suite
+
+__all__ = [
+    "RULES",
+    "Published",
+    "Result",
+    "Rule",
+    "Suite",
+    "Task",
+    "Variant",
+    "append_results",
+    "load_suite",
+    "read_results",
+]

@@ -1,0 +1,176 @@
+"""Workers: processes on this machine that share a list of jobs with each other and with workers on other machines."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import time
+import traceback
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any, Literal
+
+from classgap.checks import InputError
+from classgap.suites.jobs import Job, JobFolder
+
+_POLL_SECONDS = 0.5
+_WAIT_SECONDS = 2.0  # between looks at jobs that other workers hold
+_DEATHS_IN_A_ROW = 3  # of worker processes, with no job finished in between
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something a worker tells: a job of which ``share`` is trained, is done, or failed with ``text``."""
+
+    kind: Literal["running", "done", "failed"]
+    key: str
+    share: float = 0.0
+    text: str = ""
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    out: Path,
+    *,
+    results: Path,
+    workers: int = 1,
+    threads: int = 0,
+    tell: Callable[[Event | None], None] = lambda event: None,
+) -> dict[str, str]:
+    """Run all jobs in worker processes and return the errors of those that could not be run, by key.
+
+    Args:
+        results: File that finished jobs are added to.
+        threads: For each worker; by default its share of the processors.
+        tell: Called with every event, and with None about twice a second.
+    """
+    unique = list({job.key: job for job in jobs}.values())
+    workers = min(workers, len(unique))
+    threads = threads or max(1, (os.cpu_count() or 1) // max(workers, 1))
+    context = multiprocessing.get_context("spawn")
+    task = (unique, out, results, threads, uuid.uuid4().hex)
+    team = [_hire(context, task) for _ in range(workers)]
+    deaths, errors = 0, {}
+    try:
+        while team:
+            ended = [
+                worker for worker in team if not worker.process.is_alive()
+            ]  # before listening: their last words count
+            for event in _heard(team):
+                tell(event)
+                if event is not None and event.kind == "failed":
+                    errors[event.key] = event.text
+                if event is not None and event.kind == "done":
+                    deaths = 0
+            for worker in ended:
+                team.remove(worker)
+                worker.inbox.close()
+                if worker.process.exitcode:
+                    deaths += 1
+                    if deaths >= _DEATHS_IN_A_ROW:
+                        raise InputError(_died(worker.process.exitcode))
+                    team.append(_hire(context, task))
+    finally:
+        for worker in team:
+            worker.process.terminate()
+        for worker in team:
+            worker.process.join()
+    return errors
+
+
+@dataclass(frozen=True)
+class _Worker:
+    """A process and what it says. Each has a line of its own: on a shared one, who is killed while speaking blocks the others."""
+
+    process: Any
+    inbox: Any
+
+
+def _hire(context: Any, task: tuple[Any, ...]) -> _Worker:
+    inbox, outbox = context.Pipe(duplex=False)
+    process = context.Process(target=work, args=(*task, outbox), daemon=True)
+    process.start()
+    outbox.close()  # so that the line ends with the process
+    return _Worker(process, inbox)
+
+
+def _heard(team: Sequence[_Worker]) -> list[Event | None]:
+    """All that was said; waits a little if nothing was, and that is None."""
+    events: list[Event | None] = []
+    ready: list[Any] = list(wait([worker.inbox for worker in team], timeout=_POLL_SECONDS))
+    for inbox in ready:
+        with contextlib.suppress(EOFError, OSError):  # the process has ended, perhaps in the middle of a word
+            while inbox.poll():
+                events.append(inbox.recv())
+    return events or [None]
+
+
+def _died(code: int) -> str:
+    how = f"was killed by signal {-code}, perhaps for want of memory" if code < 0 else f"ended with code {code}"
+    return (
+        f"{_DEATHS_IN_A_ROW} workers in a row died without finishing a job; the last one {how}. Jobs go on from their "
+        "checkpoints: try again with fewer --workers"
+    )
+
+
+def work(jobs: Sequence[Job], out: Path, results: Path, threads: int, session: str, events: Any) -> None:
+    """Take one free job after the other until all are done; the main function of a worker process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends its workers
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # not a line on precision for every job
+    import torch
+
+    from classgap.suites.results import append_results
+    from classgap.suites.work import run_job
+
+    torch.set_num_threads(threads)
+    open_jobs = list(jobs)
+    while open_jobs:
+        left = []
+        for job in open_jobs:
+            folder = JobFolder(out, job)
+            if folder.done.exists() or folder.failed(session) is not None:
+                continue
+            with folder.claimed() as mine:
+                if not mine or folder.failed(session) is not None:
+                    left.append(job)
+                    continue
+                try:
+                    result = run_job(job, folder, _reporter(job.key, events))
+                except Exception as error:
+                    text = str(error) if isinstance(error, InputError) else traceback.format_exc()
+                    folder.fail(text, session)
+                    events.send(Event("failed", job.key, text=text))
+                    continue
+                append_results(results, [result])
+                events.send(Event("done", job.key, share=1.0))
+        if len(left) == len(open_jobs):
+            time.sleep(_WAIT_SECONDS)
+        _leave_if_orphan()
+        open_jobs = left
+
+
+def _reporter(key: str, events: Any) -> Callable[[float], None]:
+    told = 0.0
+
+    def report(share: float) -> None:
+        nonlocal told
+        if time.monotonic() - told > 1:
+            told = time.monotonic()
+            _leave_if_orphan()  # first: speaking to nobody would look like a failure of the job
+            events.send(Event("running", key, share))
+
+    return report
+
+
+def _leave_if_orphan() -> None:
+    """A worker whose parent was killed must not go on in secret."""
+    parent = multiprocessing.parent_process()
+    if parent is not None and not parent.is_alive():
+        sys.exit(1)

@@ -1,0 +1,49 @@
+"""Training: configuration, the one loop (Lightning Fabric), checkpoints. Torch is loaded when a run starts."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from classgap.training.config import (
+    DataConfig,
+    MethodConfig,
+    ModelConfig,
+    OptimConfig,
+    PartConfig,
+    ScheduleConfig,
+    TrainConfig,
+)
+
+if TYPE_CHECKING:
+    from classgap.training.loop import Progress, Trainer
+    from classgap.training.outputs import Predictions
+    from classgap.training.run import TrainResult, fit
+
+_LAZY = {
+    "Predictions": "classgap.training.outputs",
+    "Progress": "classgap.training.loop",
+    "TrainResult": "classgap.training.run",
+    "Trainer": "classgap.training.loop",
+    "fit": "classgap.training.run",
+}
+__all__ = [
+    "DataConfig",
+    "MethodConfig",
+    "ModelConfig",
+    "OptimConfig",
+    "PartConfig",
+    "Predictions",
+    "Progress",
+    "ScheduleConfig",
+    "TrainConfig",
+    "TrainResult",
+    "Trainer",
+    "fit",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'classgap.training' has no attribute {name!r}")

@@ -1,0 +1,210 @@
+"""From a configuration to the parts of a run. What a method declares it needs decides what is built; no method is named."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from classgap import registry
+from classgap.checks import InputError
+from classgap.data import Mix, TrainingData, shuffled
+from classgap.heads import FeatureTap, HeadScale, find_head, learned_scales
+from classgap.losses import ClassLoss
+from classgap.models import Experts, build_model, put_head
+from classgap.samplers import EpochSampler
+from classgap.training.config import OptimConfig, PartConfig, TrainConfig
+from classgap.training.counts import CountsChoice, choose_counts
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A model that returns ``(logits, features)``, and the loss it is built for.
+
+    Attributes:
+        head: ``"linear"``, ``"cosine"`` or ``"causal"``, as it was resolved.
+        head_scale: What a cosine head multiplies its cosines by; ``None`` for raw cosines, and for other heads.
+        experts: Number of networks side by side; 0 for a plain one.
+        counts: Whether the loss has the class counts, and why.
+    """
+
+    model: nn.Module
+    criterion: ClassLoss
+    head: str
+    head_scale: HeadScale | None
+    experts: int
+    counts: CountsChoice
+
+    @property
+    def views(self) -> int:
+        """How often the loss wants to see each sample."""
+        return int(getattr(self.criterion, "views", 1))
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """What the configuration left open and how it was decided, for ``run.json``."""
+        scale = {"head_scale": self.head_scale or "that of the loss"} if self.head == "cosine" else {}
+        return {"head": self.head, **scale, "class_counts": self.counts.to_dict()}
+
+    @property
+    def notes(self) -> list[str]:
+        """The same in sentences, as far as the user should know at the start."""
+        return [self.counts.note] if self.counts.note else []
+
+
+def declared_loss(config: TrainConfig) -> registry.Method:
+    """What is known of the method; the name of something else is an error that says where it belongs."""
+    name = config.method.name
+    sections: dict[registry.Kind, str] = {
+        "stage": "stage",
+        "sampler": "sampler",
+        "optimizer": "wrapper",
+        "mix": "mix",
+        "augmentation": "data.augment",
+    }
+    if name not in {m.name for m in registry.methods("loss")}:
+        for kind, section in sections.items():
+            if name in {m.name for m in registry.methods(kind)}:
+                raise InputError(f"method={name}: {name} goes around any method; set {section}={name}")
+    return registry.get("loss", name)
+
+
+def declared_needs(config: TrainConfig) -> frozenset[str]:
+    """What the method needs, and what the loss inside it (``method.base``) needs."""
+    spec, params = declared_loss(config), config.method.params
+    needs: frozenset[str] = spec.needs
+    while isinstance(base := params.get("base", spec.defaults.get("base")), str):
+        spec, params = registry.get("loss", base), params.get("base_params") or {}
+        needs |= spec.needs
+    return needs
+
+
+def build_network(config: TrainConfig, data: TrainingData, *, teacher: nn.Module | None = None) -> Network:
+    """Model and loss, each with what the other asks for."""
+    first = _plain_model(config, data)
+    width = _width(find_head(first)[1])
+    offered = {} if teacher is None else {"teacher_features": _width(find_head(teacher)[1])}
+    counts = choose_counts(declared_loss(config), config.method.params, data)
+    criterion = build_criterion(config, data, counts, num_features=width, **offered)
+    head = _head(config, criterion)
+    scale = _head_scale(config, criterion, head)
+    experts = int(getattr(criterion, "experts", 1)) if "experts" in criterion.needs else 0
+    members = [first, *(_plain_model(config, data) for _ in range(experts - 1))]
+    for member in members:
+        put_head(member, head, config.model.head_params, scale=scale)
+    taps = [FeatureTap(member, unit="encoder_features" not in criterion.needs) for member in members]
+    if "head" in criterion.needs:
+        criterion.bind_head(taps[0].head)  # type: ignore[operator]
+    return Network(Experts(taps) if experts else taps[0], criterion, head, scale, experts, counts)
+
+
+def build_criterion(config: TrainConfig, data: TrainingData, counts: CountsChoice, **offered: Any) -> ClassLoss:
+    """The loss a configuration names, for these data; of what is ``offered`` it gets what its constructor takes."""
+    spec = declared_loss(config)
+    offered |= {"num_classes": data.num_classes, "class_counts": counts.counts, "epochs": config.epochs}
+    params = {name: value for name, value in config.method.params.items() if name != "class_counts"}
+    criterion: ClassLoss = spec.build(**_arguments(spec, offered, params))
+    return criterion
+
+
+def build_order(config: TrainConfig, data: TrainingData) -> EpochSampler:
+    """Which samples each epoch visits."""
+    if config.sampler.name == "none":
+        return shuffled(len(data.train), config.seed)
+    spec = registry.get("sampler", config.sampler.name)
+    offered = {"labels": data.train.y, "epochs": config.epochs, "seed": config.seed}
+    order: EpochSampler = spec.build(**_arguments(spec, offered, config.sampler.params))
+    if order.block not in (1, config.batch):
+        raise InputError(f"sampler {spec.name} makes batches of {order.block} samples; set batch={order.block}")
+    return order
+
+
+def build_mix(config: PartConfig, data: TrainingData) -> Mix | None:
+    """How the samples of a batch are mixed, if they are."""
+    if config.name == "none":
+        return None
+    spec = registry.get("mix", config.name)
+
+    def mix(inputs: Tensor, target: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        mixed: tuple[Tensor, Tensor] = spec.cls(inputs, target, data.num_classes, rng, **config.params)
+        return mixed
+
+    # A trial, so that what does not fit the data or the method says so before the training starts.
+    trial = {"inputs": torch.zeros(2, *data.in_shape), "target": torch.zeros(2, dtype=torch.long)}
+    spec.build(**trial, num_classes=data.num_classes, rng=np.random.default_rng(0), **config.params)
+    return mix
+
+
+def build_optimizer(
+    config: OptimConfig, wrapper: PartConfig, model: nn.Module, criterion: nn.Module
+) -> torch.optim.Optimizer:
+    """SGD or AdamW over the model and what goes around it. What the loss learns and the scale of a head are not decayed."""
+    scales = {id(p) for p in learned_scales(model)}
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in model.parameters() if p.requires_grad and id(p) not in scales]}
+    ]
+    free = [p for p in (*learned_scales(model), *criterion.parameters()) if p.requires_grad]
+    if free:
+        groups.append({"params": free, "weight_decay": 0.0})
+    if config.name == "adamw":
+        base: torch.optim.Optimizer = torch.optim.AdamW(groups, lr=config.lr, weight_decay=config.weight_decay)
+    else:
+        base = torch.optim.SGD(
+            groups, lr=config.lr, momentum=config.momentum, nesterov=config.nesterov, weight_decay=config.weight_decay
+        )
+    if wrapper.name == "none":
+        return base
+    wrapped: torch.optim.Optimizer = registry.get("optimizer", wrapper.name).build(base=base, **wrapper.params)
+    return wrapped
+
+
+def _plain_model(config: TrainConfig, data: TrainingData) -> nn.Module:
+    model = build_model(config.model.name, data.num_classes, data.in_shape, pretrained=config.model.pretrained)
+    if config.channels_last and len(data.in_shape) == 3:
+        model.to(memory_format=torch.channels_last)
+    return model
+
+
+def _width(head: nn.Module) -> int:
+    assert isinstance(head.in_features, int)
+    return head.in_features
+
+
+def _head(config: TrainConfig, criterion: ClassLoss) -> str:
+    wanted = "cosine" if "cosine_head" in criterion.needs else "linear"
+    if config.model.head in ("linear", "causal") and wanted == "cosine":
+        raise InputError(f"method {criterion.name} works on cosines; set model.head=cosine, or leave it at auto")
+    return wanted if config.model.head == "auto" else config.model.head
+
+
+def _head_scale(config: TrainConfig, criterion: ClassLoss, head: str) -> HeadScale | None:
+    """The scale of a cosine head: a loss that needs cosines has its own, for any other one is learned unless it is given."""
+    said = config.model.head_scale
+    if head != "cosine":
+        if said is not None:
+            raise InputError(
+                f"model.head_scale={said} is the scale of a cosine head, but the head is {head}; set model.head=cosine, or "
+                "leave model.head_scale out"
+            )
+        return None
+    if "cosine_head" in criterion.needs:
+        if said is not None:
+            raise InputError(
+                f"model.head_scale={said}: method {criterion.name} multiplies cosines by a scale of its own "
+                f"({criterion.cosine_scale:g}), a second one would act on top of it; leave model.head_scale out and set the "
+                f"parameter of the method (see classgap methods {criterion.name})"
+            )
+        return None
+    return "learned" if said is None else said
+
+
+def _arguments(spec: registry.Method, offered: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
+    """What the constructor takes of the things offered, and what the user said; a ``None`` said stands for the offer."""
+    taken = inspect.signature(spec.cls).parameters
+    said = {name: value for name, value in params.items() if value is not None or name not in offered}
+    return {**{name: value for name, value in offered.items() if name in taken}, **said}

@@ -1,0 +1,337 @@
+"""What a run is: frozen dataclasses with strict overrides and a JSON round trip. Loads no torch, so mistakes show at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from classgap.checks import InputError, did_you_mean, number, one_of
+
+Precision = Literal["32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true"]
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which samples; see :func:`classgap.data.load_data`."""
+
+    name: str = "digits"
+    per_class: int | None = None
+    profile: Literal["balanced", "exponential", "step"] = "balanced"
+    imbalance: float = 1.0
+    val_fraction: float = 0.1
+    augment: tuple[str, ...] | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Which network; see :func:`classgap.models.build_model`.
+
+    ``model.head.alpha=3`` sets a parameter of the head, as of :class:`classgap.models.CausalNormHead`.
+
+    Attributes:
+        head: ``auto`` is the head the method works on: cosine for those that need cosines (``classgap methods``), else linear.
+        head_scale: What a cosine head multiplies its cosines by: ``learned`` (CLIP's ``logit_scale``, starts at 1 / 0.07, at most
+            100, not decayed) or a number. Without it, learned; methods that work on cosines have a scale of their own
+            and get raw cosines.
+    """
+
+    name: str = "mlp"
+    head: Literal["auto", "linear", "cosine", "causal"] = "auto"
+    head_params: Mapping[str, Any] = field(default_factory=dict)
+    head_scale: float | Literal["learned"] | None = None
+    pretrained: bool = False
+
+
+@dataclass(frozen=True)
+class MethodConfig:
+    """Which loss, by its registered name, and its parameters where they differ from the defaults.
+
+    The parameter ``class_counts`` says whether a loss gets the number of training samples of each class: ``train``, ``none``, or
+    a list of numbers. Without it a loss that needs them gets them, and a loss with a form for long tails (``mr2``) gets them
+    where the largest class has more than twice the samples of the smallest.
+    """
+
+    name: str = "cross_entropy"
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PartConfig:
+    """A part that a run may have, by its registered name, and its parameters where they differ from the defaults."""
+
+    name: str = "none"
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class OptimConfig:
+    """Optimiser. ``accumulate`` cuts a batch into that many pieces; ``clip`` bounds the gradient norm, 0 for no bound."""
+
+    name: Literal["sgd", "adamw"] = "sgd"
+    lr: float = 0.1
+    weight_decay: float = 5e-4
+    momentum: float = 0.9
+    nesterov: bool = False
+    clip: float = 0.0
+    accumulate: int = 1
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """Learning rate over time, after ``warmup`` epochs of linear growth from ``warmup_start`` times the full rate.
+
+    ``cosine`` falls to ``floor`` times the full rate, ``step`` multiplies by ``gamma`` at every milestone epoch.
+    """
+
+    name: Literal["cosine", "step", "constant"] = "cosine"
+    warmup: float = 0.0
+    warmup_start: float = 0.0
+    floor: float = 0.0
+    milestones: tuple[int, ...] = ()
+    gamma: float = 0.1
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """A training run.
+
+    Attributes:
+        batch: Samples per optimiser step, over all devices.
+        channels_last: Memory layout of images; faster for convolutions on most hardware.
+        checkpoint_steps: Save in mid-epoch every so many steps, besides at the end of each epoch; 0 for only there.
+        sampler: Which samples an epoch visits; every one once without it.
+        wrapper: What goes around the optimiser, e.g. ``sam``.
+        stage: What follows or precedes the training, e.g. ``crt`` or ``jtt``.
+        teacher: Folder of a finished run, for methods that learn from one; without it a teacher is trained first.
+    Example:
+        >>> config = TrainConfig().override(["method=mr2", "method.lam=0.1", "data.per_class=20", "epochs=3"])
+        >>> config.method, config.data.per_class, config.epochs
+        (MethodConfig(name='mr2', params={'lam': 0.1}), 20, 3)
+        >>> TrainConfig.from_dict(config.to_dict()) == config
+        True
+    """
+
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    method: MethodConfig = MethodConfig()
+    optim: OptimConfig = OptimConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
+    sampler: PartConfig = PartConfig()
+    mix: PartConfig = PartConfig()
+    wrapper: PartConfig = PartConfig()
+    stage: PartConfig = PartConfig()
+    teacher: str | None = None
+    epochs: int = 30
+    batch: int = 128
+    precision: Precision = "32-true"
+    channels_last: bool = True
+    checkpoint_steps: int = 500
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check_literals(self, "")
+        limits: tuple[tuple[str, float, float], ...] = (
+            ("epochs", self.epochs, 1),
+            ("batch", self.batch, 2),
+            ("seed", self.seed, 0),
+            ("checkpoint_steps", self.checkpoint_steps, 0),
+            ("optim.accumulate", self.optim.accumulate, 1),
+            ("optim.weight_decay", self.optim.weight_decay, 0),
+            ("optim.momentum", self.optim.momentum, 0),
+            ("optim.clip", self.optim.clip, 0),
+            ("schedule.warmup", self.schedule.warmup, 0),
+            ("schedule.floor", self.schedule.floor, 0),
+            ("schedule.gamma", self.schedule.gamma, 0),
+        )
+        for name, value, low in limits:
+            number(name, value, low=low)
+        number("optim.lr", self.optim.lr, low=0, open_low=True)
+        if self.model.head_scale is not None and self.model.head_scale != "learned":
+            number("model.head_scale (if it is not learned)", self.model.head_scale, low=0, open_low=True)
+        number("data.val_fraction", self.data.val_fraction, low=0, high=0.9)
+        number("data.imbalance", self.data.imbalance, low=1)
+        if self.schedule.name == "step" and not self.schedule.milestones:
+            raise InputError("schedule.name=step needs schedule.milestones, the epochs to cut at, e.g. 60,80")
+        if self.schedule.warmup >= self.epochs:
+            raise InputError(f"schedule.warmup={self.schedule.warmup:g} must be less than epochs={self.epochs}")
+        if self.optim.nesterov and not self.optim.momentum:
+            raise InputError("optim.nesterov=true needs optim.momentum above 0")
+
+    def override(self, assignments: Sequence[str]) -> TrainConfig:
+        """A copy with ``key=value`` texts applied, e.g. ``optim.lr=0.05``.
+
+        ``method=mr2`` is short for ``method.name=mr2`` (so for every section), and ``method.lam=0.1`` sets a parameter of
+        the method.
+        """
+        tree = _tree(self)
+        for assignment in assignments:
+            key, equals, text = assignment.partition("=")
+            if not equals:
+                raise InputError(f"--set wants key=value, got {assignment!r}; e.g. --set optim.lr=0.05")
+            _assign(tree, key.strip(), text.strip())
+        return TrainConfig.from_dict(tree)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON; parts that the run does not have are left out."""
+        tree = _tree(self)
+        if not self.model.head_params:
+            del tree["model"]["head_params"]
+        if tree["model"]["head_scale"] is None:
+            del tree["model"]["head_scale"]
+        unset = {name for name, value in _tree(TrainConfig()).items() if name in _PARTS and tree[name] == value}
+        return {name: value for name, value in tree.items() if name not in unset}
+
+    @staticmethod
+    def from_dict(tree: Mapping[str, Any]) -> TrainConfig:
+        """The inverse of :meth:`to_dict`; unknown keys are errors."""
+        config: TrainConfig = _build(TrainConfig, tree, "")
+        return config
+
+    def differences(self, other: TrainConfig) -> list[str]:
+        """``key: mine → theirs`` for every setting that differs."""
+        mine, theirs = _flat(self.to_dict()), _flat(other.to_dict())
+        return [f"{k}: {mine.get(k)} → {theirs.get(k)}" for k in {**mine, **theirs} if mine.get(k) != theirs.get(k)]
+
+    @property
+    def slug(self) -> str:
+        """A folder name that says what the run is and differs when any setting does."""
+        digest = hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:6]
+        data = self.data.name.rpartition("/")[2].removesuffix(".npz").replace(":", "_")
+        model = self.model.name.replace(":", "_")
+        parts = [p.name for p in (self.stage, self.wrapper, self.sampler, self.mix) if p.name != "none"]
+        return "-".join([data, model, self.method.name, *parts, f"seed{self.seed}", digest])
+
+
+def read_run(folder: Path) -> TrainConfig | None:
+    """The configuration of the run in ``folder``, if there is one."""
+    path = folder / "run.json"
+    if not path.exists():
+        return None
+    try:
+        return TrainConfig.from_dict(json.loads(path.read_text())["config"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} cannot be read ({error}); restore it or choose another folder") from error
+
+
+_PARTS = ("sampler", "mix", "wrapper", "stage", "teacher")
+
+
+def _tree(config: TrainConfig) -> dict[str, Any]:
+    tree: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config)))
+    return tree
+
+
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _check_literals(section: Any, prefix: str) -> None:
+    for name, hint in _hints(type(section)).items():
+        value = getattr(section, name)
+        if dataclasses.is_dataclass(value):
+            _check_literals(value, f"{name}.")
+        elif typing.get_origin(hint) is Literal:
+            one_of(prefix + name, value, typing.get_args(hint))
+
+
+def _build(cls: Any, tree: Mapping[str, Any], prefix: str) -> Any:
+    hints = _hints(cls)
+    for key in tree:
+        if key not in hints:
+            raise InputError(did_you_mean(prefix + key, [prefix + h for h in hints], what="setting"))
+    values: dict[str, Any] = {}
+    for key, value in tree.items():
+        if dataclasses.is_dataclass(hints[key]):
+            values[key] = _build(hints[key], value, f"{prefix}{key}.")
+        else:
+            values[key] = tuple(value) if isinstance(value, list) and key != "params" else value
+    return cls(**values)
+
+
+def _assign(tree: dict[str, Any], key: str, text: str) -> None:
+    hints = _hints(TrainConfig)
+    section, dot, rest = key.partition(".")
+    if section not in hints:
+        raise InputError(did_you_mean(key, _settings(), what="setting"))
+    cls = hints[section]
+    if not dataclasses.is_dataclass(cls):
+        if dot:
+            raise InputError(f"{section} has no parts: write {section}={text}")
+        tree[section] = _parse(section, hints[section], text)
+        return
+    rest = rest or "name"
+    inner = _hints(cls)  # type: ignore[arg-type]
+    if "params" in inner and rest != "name":
+        tree[section]["params"][rest.removeprefix("params.")] = _parse_free(text)
+    elif f"{rest.partition('.')[0]}_params" in inner and "." in rest:
+        part, _, parameter = rest.partition(".")
+        tree[section][f"{part}_params"][parameter] = _parse_free(text)
+    elif rest not in inner or rest.endswith("_params"):
+        raise InputError(did_you_mean(key, _settings(), what="setting"))
+    else:
+        if "params" in inner and text != tree[section]["name"]:
+            tree[section]["params"] = {}  # parameters of another method mean nothing here
+        if f"{rest}_params" in inner and text != tree[section][rest]:
+            tree[section][f"{rest}_params"] = {}  # nor do those of another head
+        tree[section][rest] = _parse(f"{section}.{rest}", inner[rest], text)
+
+
+def _settings() -> list[str]:
+    known = [name for name in _flat(_tree(TrainConfig())) if not name.endswith("params")]
+    return [*known, *(name for name, hint in _hints(TrainConfig).items() if dataclasses.is_dataclass(hint))]
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict) and value:
+            flat.update(_flat(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _parse(key: str, hint: Any, text: str) -> Any:
+    """``text`` as the type of the setting."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        if text.lower() in ("none", "null", "default"):
+            # No augmentation at all and "the customary one" are different wishes.
+            return () if key == "data.augment" and text.lower() == "none" else None
+        words = [word for arg in args for word in typing.get_args(arg) if typing.get_origin(arg) is Literal]
+        if not words:
+            return _parse(key, args[0], text)
+        try:
+            return text if text in words else _parse(key, args[0], text)
+        except InputError as error:
+            raise InputError(f"{key} must be {', '.join(words)} or a number, got {text!r}") from error
+    if origin is Literal:
+        return one_of(key, text, args)
+    if origin is tuple:
+        parts = [part.strip() for part in text.strip("()[]").split(",") if part.strip()]
+        return () if parts == ["none"] else tuple(_parse(key, args[0], part) for part in parts)
+    if hint is bool:
+        if text.lower() not in ("true", "false"):
+            raise InputError(f"{key} must be true or false, got {text!r}")
+        return text.lower() == "true"
+    try:
+        return hint(text)
+    except ValueError as error:
+        wanted = "a whole number" if hint is int else "a number"
+        raise InputError(f"{key} must be {wanted}, got {text!r}") from error
+
+
+def _parse_free(text: str) -> Any:
+    """A method's parameter: a JSON value where it is one, else the text."""
+    try:
+        return json.loads({"True": "true", "False": "false", "None": "null", "none": "null"}.get(text, text))
+    except json.JSONDecodeError:
+        return text

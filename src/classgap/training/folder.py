@@ -1,0 +1,53 @@
+"""What the folder of a run holds besides log and checkpoint: its configuration and its results."""
+
+from __future__ import annotations
+
+import json
+import platform
+from pathlib import Path
+
+import torch
+from safetensors.torch import save
+
+import classgap
+from classgap.training.checkpoint import replace_file
+from classgap.training.config import TrainConfig
+from classgap.training.loop import Trainer
+from classgap.training.outputs import Predictions
+
+
+def write_run(trainer: Trainer, config: TrainConfig | None = None) -> None:
+    """Say in the folder of a run what is being run there; ``config`` is that of all its stages, if it has several."""
+    folder = trainer.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    about = {
+        "config": (config or trainer.config).to_dict(),
+        "chosen": trainer.chosen,
+        "split_hash": trainer.data.split_hash,
+        "versions": {"classgap": classgap.__version__, "torch": torch.__version__, "python": platform.python_version()},
+    }
+    temporary = folder / "run.json.tmp"
+    temporary.write_text(json.dumps(about, indent=2) + "\n")
+    replace_file(temporary, folder / "run.json")
+
+
+def has_results(folder: Path) -> bool:
+    """Whether the run in ``folder`` has been evaluated and saved."""
+    return (folder / "model.safetensors").exists()
+
+
+def write_results(trainer: Trainer) -> tuple[Predictions, Predictions | None]:
+    """Evaluate and save the finished run; returns the predictions on test and validation set. Every process calls this."""
+    data = trainer.data
+    test = trainer.predictions(data.test)
+    val = None if data.val is None else trainer.predictions(data.val)
+    if trainer.fabric.is_global_zero:
+        for name, predictions in (("test", test), ("val", val)):
+            if predictions is not None:
+                predictions.save(trainer.folder / f"predictions_{name}.npz")
+        # The weights come last: they say that everything is there, see has_results.
+        temporary = trainer.folder / "model.safetensors.tmp"
+        temporary.write_bytes(save(trainer.weights()))
+        replace_file(temporary, trainer.folder / "model.safetensors")
+    trainer.fabric.barrier()
+    return test, val

@@ -1,0 +1,346 @@
+"""The one training loop. It knows losses by what they need, never by name."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from lightning_fabric import Fabric
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+import classgap
+from classgap.checks import InputError
+from classgap.data import Batch, Batches, Normalise, Split, TrainingData, mixed_seed, policies
+from classgap.heads import CosineHead, FeatureTap, cosine_heads, learned_scales
+from classgap.training.build import build_mix, build_network, build_optimizer, build_order
+from classgap.training.checkpoint import read_checkpoint, restore_rng, rng_state, save_checkpoint
+from classgap.training.config import TrainConfig
+from classgap.training.epoch import EpochMeter, accuracy_by_class, add_groups, append_log, cut_log
+from classgap.training.outputs import Predictions, forward_all
+from classgap.training.schedule import rate_factor
+
+Array = NDArray[np.float32]
+Trains = Literal["all", "body", "head"]
+
+
+class DivergedError(InputError):
+    """The loss is no longer finite."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands.
+
+    Attributes:
+        record: The log entry of an epoch that has just ended.
+        phase: Which of several runs this is, e.g. ``"teacher"``; empty for the run itself.
+        note: Something the user should know, said once.
+    """
+
+    step: int
+    steps: int
+    epoch: int
+    epochs: int
+    record: dict[str, Any] | None = None
+    phase: str = ""
+    note: str = ""
+
+
+Watcher = Callable[[Progress], None]
+
+
+class Trainer:
+    """A run in progress: everything a checkpoint holds, and the loop over it.
+
+    Args:
+        folder: Where checkpoint and log live.
+        watch: Called after every step and every epoch, on the first process.
+        trains: Which part of the network learns; the rest stays as it is, statistics of normalisation included.
+        teacher: A trained network, for methods that learn from one.
+    Attributes:
+        groundwork: Called before training begins or goes on: other runs this one builds upon.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        data: TrainingData,
+        fabric: Fabric,
+        folder: Path,
+        watch: Watcher | None = None,
+        *,
+        trains: Trains = "all",
+        teacher: nn.Module | None = None,
+    ) -> None:
+        self.config, self.data, self.fabric, self.folder, self.watch = config, data, fabric, folder, watch
+        self.checkpoint, self.log, self.trains = folder / "checkpoint.pt", folder / "log.jsonl", trains
+        self.groundwork: Callable[[Trainer], None] | None = None
+        fabric.seed_everything(config.seed, verbose=False)
+        network = build_network(config, data, teacher=teacher)
+        self.head, self.experts = network.head, network.experts
+        self.chosen, self._notes = network.chosen, network.notes
+        _let_learn(network.model, trains)
+        optimizer = build_optimizer(config.optim, config.wrapper, network.model, network.criterion)
+        self.model, self.optimizer = fabric.setup(network.model, optimizer)
+        learns = any(p.requires_grad for p in network.criterion.parameters())
+        self.criterion: Any = (fabric.setup_module if learns else fabric.to_device)(network.criterion)
+        if teacher is not None:
+            self.bind_teacher(teacher)
+
+        channels_last = config.channels_last and len(data.in_shape) == 3
+        self.normalise = Normalise(data.mean, data.std, channels_last=channels_last)
+        self.batches = Batches(
+            data.train.to(fabric.device),
+            batch=config.batch,
+            order=build_order(config, data),
+            normalise=self.normalise,
+            policies=policies(data.augment, data.mean),
+            views=network.views,
+            mix=build_mix(config.mix, data),
+            seed=config.seed,
+            rank=fabric.global_rank,
+            world=fabric.world_size,
+        )
+        if not self.batches.steps():
+            raise InputError(f"{len(data.train)} training samples are too few for {fabric.world_size} processes")
+        self.epoch, self.step = 0, 0
+        self.meter = EpochMeter(data.num_classes, fabric.device)
+        self._saved_rng: Tensor | None = None
+
+    @property
+    def fresh(self) -> bool:
+        """Whether nothing has been trained yet."""
+        return self.epoch == self.step == 0
+
+    @property
+    def finished(self) -> bool:
+        return self.epoch >= self.config.epochs
+
+    def bind_teacher(self, teacher: nn.Module) -> None:
+        """Let the loss learn from this trained network, whose features are to be what this one's are."""
+        if isinstance(teacher, FeatureTap):
+            teacher.unit = "encoder_features" not in self.criterion.needs
+        self.criterion.bind_teacher(teacher.to(self.fabric.device))
+
+    # --- the loop ---------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Train from the current position to the end."""
+        if self.finished:
+            return
+        self._begin()
+        while not self.finished:
+            started = time.perf_counter()
+            self._train_epoch()
+            record = {"epoch": self.epoch, "lr": self._rate(self.epoch), **self.meter.record()}
+            if learned_scales(self.model):
+                record["head_scale"] = [
+                    head.scale.item() for head in cosine_heads(self.model) if head.scale is not None
+                ]
+            self._end_epoch(record, started)
+
+    def _begin(self) -> None:
+        if self.groundwork is not None:
+            self.groundwork(self)
+        # Only now: the groundwork draws random numbers, though not the same ones when parts of it were done before.
+        if self._saved_rng is not None:
+            restore_rng(self.fabric, self._saved_rng)
+        elif self.fresh:
+            torch.manual_seed(mixed_seed(self.config.seed, self.fabric.global_rank, 2))  # dropout differs between them
+        lengths = (self.batches.steps(epoch) for epoch in range(self.config.epochs))
+        self._steps_until = [0, *itertools.accumulate(lengths)]
+        name = self.config.method.name
+        if self.head == "cosine" and self.config.model.head == "auto":
+            self._tell(note=f"head: cosine, since {name} works on cosines")
+        if learned_scales(self.model) and self.config.model.head_scale is None:
+            self._tell(note="head: cosine, with a learned scale (model.head_scale)")
+        for note in self._notes:
+            self._tell(note=note)
+        if self.batches.views > 1 and not self.batches.policies:
+            self._tell(note=f"the views {name} compares are all alike without augmentation; see data.augment")
+
+    def _end_epoch(self, record: dict[str, Any], started: float) -> None:
+        if self.data.val is not None:
+            scores, _ = self.predict(self.data.val)
+            add_groups(record, accuracy_by_class(scores, self.data.val.y.to(scores.device), self.data.num_classes))
+        record["seconds"] = time.perf_counter() - started
+        if self.fabric.is_global_zero:
+            append_log(self.log, record)
+        self.epoch, self.step = self.epoch + 1, 0
+        self.meter = EpochMeter(self.data.num_classes, self.fabric.device)
+        self.save()
+        self._tell(record)
+
+    def _train_epoch(self) -> None:
+        self.model.train(self.trains != "head")
+        self.criterion.train()
+        if self.step == 0:
+            self.criterion.start_epoch(self.epoch, self._training_pass)
+        steps = self.batches.steps(self.epoch)
+        for batch in self.batches.epoch(self.epoch, self.step):
+            for group in self.optimizer.param_groups:
+                group["lr"] = self._rate(self.epoch + self.step / steps)
+            self._update(batch)
+            self.step += 1
+            cadence = self.config.checkpoint_steps
+            if cadence and self.step % cadence == 0 and self.step < steps:
+                self.save()
+            self._tell()
+        self._require_finite()
+
+    def _update(self, batch: Batch) -> None:
+        """One optimiser step."""
+        self.optimizer.zero_grad()
+        self._gradients(batch)
+        if self.config.wrapper.name != "none":
+            # The second pass of a sharpness-aware step: what loss, normalisation and log remember is of the first.
+            with self.optimizer.perturbed(self.model, self.criterion):
+                self._gradients(batch, measured=False)
+        if self.config.optim.clip:
+            # A gradient that overflowed in half precision is the scaler's business: it skips the step.
+            limit = self.config.optim.clip
+            self.fabric.clip_gradients(self.model, self.optimizer, max_norm=limit, error_if_nonfinite=False)
+        self.optimizer.step()
+
+    def _gradients(self, batch: Batch, *, measured: bool = True) -> None:
+        """Gradient of the mean loss over the whole batch, whatever the number of processes and pieces."""
+        pieces = list(batch.pieces(self.config.optim.accumulate))
+        for position, piece in enumerate(pieces):
+            with self.fabric.no_backward_sync(self.model, enabled=position < len(pieces) - 1):
+                self.criterion.observe(piece.x)
+                logits, features = self.model(piece.x)
+                loss = self.criterion(logits, piece.y, features=features, index=piece.index, epoch=self.epoch)
+                # Processes' gradients are averaged, so each counts by its share of the samples times their number.
+                self.fabric.backward(loss * (len(piece.y) * self.fabric.world_size / batch.total))
+            if measured:
+                scores = self.criterion.scores(logits.detach(), features.detach())
+                self.meter.add(scores, features.detach().flatten(1), piece.y, {"loss": loss, **self.criterion.last})
+
+    def _rate(self, position: float) -> float:
+        return self.config.optim.lr * rate_factor(self.config.schedule, position, self.config.epochs)
+
+    def _training_pass(self) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """Training set in evaluation mode, for losses that look at all of it before an epoch."""
+        logits, features = forward_all(self.fabric, self.model, self.batches.split, self.normalise)
+        index = torch.arange(len(logits), device=logits.device)
+        for rows in torch.split(index, self.config.batch):
+            yield logits[rows], self.batches.split.y[rows], features[rows], rows
+
+    # --- results ----------------------------------------------------------------------------------------------------
+
+    def predict(self, split: Split) -> tuple[Tensor, Tensor]:
+        """Scores classes are ranked by, and features; those of several networks side by side."""
+        logits, features = forward_all(self.fabric, self.model, split.to(self.fabric.device), self.normalise)
+        return self._scored(logits, features)
+
+    def _scored(self, logits: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores, and features as the head sees them."""
+        scores = self.criterion.scores(logits, features)
+        if self.head == "cosine" and "encoder_features" in self.criterion.needs:
+            features = nn.functional.normalize(features, dim=-1)
+        return scores, features.flatten(1)
+
+    def last_layer(self) -> tuple[Array | None, Array | None]:
+        """Weight and bias of the layer behind the scores, where there is one.
+
+        A causal head has none: its scores are no linear function of the features.
+        """
+        if self.experts or self.head == "causal":
+            return None, None
+        head: Any = self.model.head
+        if isinstance(head, CosineHead):  # on unit vectors, which is what predictions have as features, it is linear
+            return _array(head.as_linear() * self.criterion.cosine_scale), None
+        bias = getattr(head, "bias", None)
+        return _array(head.weight), None if bias is None else _array(bias)
+
+    def weights(self) -> dict[str, Tensor]:
+        """What the file of the trained model holds."""
+        return {name: tensor.contiguous() for name, tensor in self.model.state_dict().items()}
+
+    def predictions(self, split: Split) -> Predictions:
+        """The same with everything an audit wants to know."""
+        scores, features = self.predict(split)
+        weight, bias = self.last_layer()
+        return Predictions(
+            y_true=split.y.cpu().numpy(),
+            scores=_array(scores),
+            features=_array(features),
+            weight=weight,
+            bias=bias,
+            class_names=self.data.class_names,
+            train_counts=self.data.class_counts.numpy(),
+        )
+
+    # --- state ------------------------------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """Write the checkpoint; a run whose loss is no longer finite keeps its last good one."""
+        self._require_finite()
+        state = {
+            "model": self.model,
+            "optimizer": self.optimizer,
+            "criterion": self.criterion,
+            "scaler": self.fabric.strategy.precision.state_dict(),
+            "position": {"epoch": self.epoch, "step": self.step},
+            "meter": self.meter.state_dict(),
+            "rng": rng_state(self.fabric),
+            "split_hash": self.data.split_hash,
+            "version": classgap.__version__,
+        }
+        save_checkpoint(self.fabric, self.checkpoint, state)
+
+    def resume(self) -> None:
+        """Continue from the checkpoint, if there is one."""
+        if not self.checkpoint.exists():
+            return
+        saved = read_checkpoint(self.checkpoint)
+        if saved["split_hash"] != self.data.split_hash:
+            raise InputError(
+                f"checkpoint {self.checkpoint} was made on other data (split {saved['split_hash']}, now "
+                f"{self.data.split_hash}); restore the data file, or start over in another folder"
+            )
+        if len(saved["rng"]) != self.fabric.world_size:
+            raise InputError(
+                f"checkpoint {self.checkpoint} was made by {len(saved['rng'])} processes, now there are "
+                f"{self.fabric.world_size}; resume with --devices {len(saved['rng'])}"
+            )
+        modules = {"model": self.model, "optimizer": self.optimizer, "criterion": self.criterion}
+        self.fabric.load(self.checkpoint, modules, weights_only=True)
+        self.fabric.strategy.precision.load_state_dict(saved["scaler"])
+        self.epoch, self.step = saved["position"]["epoch"], saved["position"]["step"]
+        self.meter.load_state_dict(saved["meter"])
+        if self.fabric.is_global_zero:
+            cut_log(self.log, self.epoch)
+        self._saved_rng = saved["rng"]
+
+    def _require_finite(self) -> None:
+        if not self.meter.finite():
+            raise DivergedError(
+                f"the loss is not finite in epoch {self.epoch + 1}: lower optim.lr or the weights of the method's terms, or "
+                f"set optim.clip; the last good checkpoint is {self.checkpoint}"
+            )
+
+    def _tell(self, record: dict[str, Any] | None = None, *, note: str = "") -> None:
+        if self.watch is not None and self.fabric.is_global_zero:
+            done, total = self._steps_until[self.epoch] + self.step, self._steps_until[-1]
+            self.watch(Progress(done, total, self.epoch, self.config.epochs, record, note=note))
+
+
+def _let_learn(model: nn.Module, trains: Trains) -> None:
+    """Hold the parts of a network that are not to be trained."""
+    if trains == "all":
+        return
+    model.requires_grad_(trains == "body")
+    head: Any = model.head
+    head.requires_grad_(trains == "head")
+
+
+def _array(tensor: Tensor) -> Array:
+    return tensor.detach().float().cpu().numpy()

@@ -1,0 +1,75 @@
+"""Scores and features of a whole split, and the file ``classgap audit`` reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning_fabric import Fabric
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from classgap.batchstats import gather_rows
+from classgap.data import Normalise, Split
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """What a trained classifier says about a split; NumPy, float32.
+
+    Attributes:
+        scores: What classes were ranked by, (n, K); cosines times their scale, whether the head or the loss has it.
+        features: Input of the last layer, (n, d); unit vectors for a cosine head; of several networks side by side.
+        weight, bias: That layer: ``features @ weight.T + bias`` are the scores of a linear and of a cosine head. ``bias`` is
+            ``None`` for a cosine head, both for a causal head and for several networks.
+        margin_norms: Norms of that layer's rows before MARC calibrated its margins, (K,); ``None`` otherwise.
+    """
+
+    y_true: NDArray[np.int64]
+    scores: NDArray[np.float32]
+    features: NDArray[np.float32]
+    weight: NDArray[np.float32] | None
+    bias: NDArray[np.float32] | None
+    class_names: tuple[str, ...]
+    train_counts: NDArray[np.int64]
+    margin_norms: NDArray[np.float32] | None = None
+
+    @property
+    def y_pred(self) -> NDArray[np.int64]:
+        """Highest score."""
+        return np.asarray(self.scores.argmax(1), dtype=np.int64)
+
+    def save(self, path: Path) -> None:
+        """Write a NumPy archive that ``classgap audit`` reads."""
+        arrays: dict[str, Any] = {
+            "y_true": self.y_true,
+            "y_pred": self.y_pred,
+            "scores": self.scores,
+            "features": self.features,
+            "class_names": np.array(self.class_names),
+            "train_counts": self.train_counts,
+        }
+        layer = {"weight": self.weight, "bias": self.bias, "margin_norms": self.margin_norms}
+        arrays |= {name: array for name, array in layer.items() if array is not None}
+        np.savez_compressed(path, **arrays)
+
+
+@torch.no_grad()
+def forward_all(
+    fabric: Fabric, model: nn.Module, split: Split, normalise: Normalise, *, batch: int = 500
+) -> tuple[Tensor, Tensor]:
+    """Logits and features of every sample in evaluation mode, in order, on every process; leaves the mode as it was."""
+    was_training = model.training
+    model.eval()
+    try:
+        # Every process gets equally many samples, since their collectives must match; surplus rows are cut off again.
+        share = -(-len(split) // fabric.world_size)
+        mine = torch.arange(fabric.global_rank * share, (fabric.global_rank + 1) * share) % len(split)
+        parts = [model(normalise(split.x[rows.to(split.x.device)])) for rows in torch.split(mine, batch)]
+    finally:
+        model.train(was_training)
+    logits, features = (torch.cat(part).float() for part in zip(*parts, strict=True))
+    return gather_rows(logits)[: len(split)], gather_rows(features)[: len(split)]

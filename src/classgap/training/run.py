@@ -1,0 +1,131 @@
+"""From a configuration to a folder with a trained classifier, its log and its predictions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lightning_fabric import Fabric
+
+from classgap.checks import InputError
+from classgap.data import load_data
+from classgap.training.config import TrainConfig, read_run
+from classgap.training.epoch import read_log
+from classgap.training.folder import write_results, write_run
+from classgap.training.loop import Trainer, Watcher
+from classgap.training.outputs import Predictions
+from classgap.training.precision import require_precision
+from classgap.training.stages.base import open_run
+
+
+@dataclass(frozen=True, eq=False)
+class TrainResult:
+    """A finished run.
+
+    Attributes:
+        folder: ``run.json`` (configuration), ``log.jsonl`` (one line an epoch), ``checkpoint.pt`` (to resume),
+            ``model.safetensors`` (weights), ``predictions_test.npz`` and ``predictions_val.npz`` (for ``classgap audit``); runs
+            this one builds upon, such as a teacher or a first stage, in folders of the same kind within.
+        val: ``None`` where no validation split was asked for.
+        history: The records of the log.
+    """
+
+    config: TrainConfig
+    folder: Path
+    test: Predictions
+    val: Predictions | None
+    history: list[dict[str, Any]]
+    split_hash: str
+
+
+def fit(
+    config: TrainConfig,
+    folder: Path | str,
+    *,
+    resume: bool = False,
+    devices: str = "1",
+    accelerator: str = "auto",
+    strategy: str = "auto",
+    watch: Watcher | None = None,
+) -> TrainResult:
+    """Train, evaluate once on the test set, and write everything to ``folder``.
+
+    Args:
+        resume: Continue a run that was cut off; bit for bit what it would have become. Starts from the beginning where
+            there is nothing to continue.
+        devices: How many, ``"auto"`` for all; as Lightning Fabric understands it, like ``accelerator`` and ``strategy``.
+        watch: Called with a :class:`~classgap.training.Progress` after every step and epoch.
+    """
+    folder = Path(folder)
+    trainer = start(
+        config, folder, resume=resume, devices=devices, accelerator=accelerator, strategy=strategy, watch=watch
+    )
+    trainer.run()
+    test, val = write_results(trainer)
+    return TrainResult(config, folder, test, val, read_log(trainer.log), trainer.data.split_hash)
+
+
+def start(
+    config: TrainConfig,
+    folder: Path,
+    *,
+    resume: bool = False,
+    devices: str = "1",
+    accelerator: str = "auto",
+    strategy: str = "auto",
+    watch: Watcher | None = None,
+) -> Trainer:
+    """A run that stands where its training begins or goes on: the first half of :func:`fit`, whose arguments it takes."""
+    fabric = _fabric(config, devices, accelerator, strategy)
+    if fabric.device.type == "cpu":
+        require_precision(config.precision)
+    fabric.launch()
+    data = load_data(
+        config.data.name,
+        per_class=config.data.per_class,
+        profile=config.data.profile,
+        imbalance=config.data.imbalance,
+        val_fraction=config.data.val_fraction,
+        augment=config.data.augment,
+        seed=config.data.seed,
+    )
+    # Only the first process looks at the folder, since it also changes it; the others hear what it found.
+    problem = _problem_with(folder, config, resume) if fabric.is_global_zero else None
+    if problem := fabric.broadcast(problem):
+        raise InputError(problem)
+    trainer = open_run(config, data, fabric, folder, watch)
+    if resume:
+        trainer.resume()
+    if fabric.is_global_zero:
+        write_run(trainer, config)
+    return trainer
+
+
+def _fabric(config: TrainConfig, devices: str, accelerator: str, strategy: str) -> Fabric:
+    chosen: Any = strategy
+    if strategy == "fsdp":
+        from lightning_fabric.strategies.fsdp import FSDPStrategy
+
+        chosen = FSDPStrategy(state_dict_type="full")  # one file that any number of devices can read
+    try:
+        return Fabric(accelerator=accelerator, devices=devices, strategy=chosen, precision=config.precision)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise InputError(f"these devices, strategy and precision do not go together: {error}") from error
+
+
+def _problem_with(folder: Path, config: TrainConfig, resume: bool) -> str | None:
+    """Why a run must not start in ``folder``."""
+    try:
+        present = read_run(folder)
+    except InputError as error:
+        return str(error)
+    if folder.exists() and not folder.is_dir():
+        return f"{folder} is a file; choose a folder with --out"
+    if present is None:
+        return None
+    if not resume:
+        return f"{folder} already holds a run; continue it with --resume, or choose another folder with --out"
+    if changed := present.differences(config):
+        return f"the run in {folder} has other settings ({'; '.join(changed)}); resume it with its own, or use another --out"
+    return None

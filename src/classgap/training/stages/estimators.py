@@ -1,0 +1,188 @@
+"""Stages with an estimator fitted in one go to what the frozen network says of its training or validation set."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from classgap import posthoc
+from classgap.batchstats import gather_rows
+from classgap.checks import InputError
+from classgap.data import Split, TrainingData, shuffled
+from classgap.posthoc import PostHocMethod
+from classgap.training.config import TrainConfig
+from classgap.training.loop import Array, Trainer
+from classgap.training.outputs import Predictions
+
+_SAME_PRIOR = 1.5  # factor by which the share of a class may change; a class of few samples changes by rounding already
+
+
+class CorrectedTrainer(Trainer):
+    """A run whose scores are corrected after training: its predictions and what is saved of it have the correction.
+
+    Attributes:
+        estimator: The correction; fitted by the time anything is predicted.
+    """
+
+    estimator: PostHocMethod
+
+    def predict(self, split: Split) -> tuple[Tensor, Tensor]:
+        scores, features = super().predict(split)
+        return self._corrected(scores, features), features
+
+    def last_layer(self) -> tuple[Array | None, Array | None]:
+        weight, bias = super().last_layer()
+        if type(self.estimator)._fold is PostHocMethod._fold:
+            return weight, bias
+        new_weight, new_bias = self.estimator.fold(weight, bias)
+        return new_weight.astype(np.float32), new_bias.astype(np.float32)
+
+    def predictions(self, split: Split) -> Predictions:
+        norms = self.estimator.margin_norms
+        return dataclasses.replace(
+            super().predictions(split), margin_norms=None if norms is None else np.asarray(norms, dtype=np.float32)
+        )
+
+    def weights(self) -> dict[str, Tensor]:
+        """The network with the correction folded in; behind a cosine head, which has neither a bias nor rows of several
+        lengths, without: it then is in the files of the estimator, and in the predictions."""
+        if self.head == "cosine":
+            return super().weights()
+        layer = dict(zip(("weight", "bias"), self.last_layer(), strict=True))
+        head = {f"{self.model.layer}.{k}": torch.from_numpy(v) for k, v in layer.items() if v is not None}
+        return {**super().weights(), **head}
+
+    def _corrected(self, scores: Tensor, features: Tensor) -> Tensor:
+        new = self.estimator.transform(scores.cpu().numpy(), features=features.cpu().numpy())
+        return torch.from_numpy(np.ascontiguousarray(new, dtype=np.float32)).to(scores.device)
+
+    def _save_estimator(self) -> None:
+        if self.fabric.is_global_zero:
+            posthoc.save(self.estimator, self.folder)
+
+
+class FittedTrainer(CorrectedTrainer):
+    """A last stage that is fitted in one go instead of trained. The network stays as the stage before left it.
+
+    Args:
+        estimator: What is fitted; the fitted one is written to the folder.
+        passes: Passes over the augmented training set; None for an estimator that wants samples the network has not seen, and
+            so is fitted to the validation set.
+    """
+
+    def __init__(self, *args: Any, estimator: PostHocMethod, passes: int | None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.estimator, self.passes = estimator, passes
+        if passes is None:
+            _validation(self.data)
+
+    def run(self) -> None:
+        """Fit, once."""
+        if self.finished:
+            return
+        self._begin()
+        started = time.perf_counter()
+        fitted_to = self._fit()
+        self._save_estimator()
+        # the log has accuracy on training samples, whatever the fit was made on
+        scores, features, y = fitted_to if self.passes else self._seen(1)
+        mine = slice(self.fabric.global_rank, None, self.fabric.world_size)
+        corrected, y = self._corrected(scores, features)[mine], y[mine]
+        self.meter.add(corrected, features[mine], y, {"loss": F.cross_entropy(corrected, y)})
+        self._end_epoch({"epoch": self.epoch, "lr": 0.0, **self.meter.record()}, started)
+
+    def resume(self) -> None:
+        super().resume()
+        if self.finished:
+            self._fit()
+
+    def _fit(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Fit the estimator; returns what it was fitted to."""
+        scores, features, y = self._seen(self.passes) if self.passes else self._held_out()
+        weight, bias = Trainer.last_layer(self)  # not yet corrected
+        assert weight is not None
+        norms = np.linalg.norm(weight, axis=1)
+        self.estimator.fit(
+            scores.cpu().numpy(),
+            y.cpu().numpy(),
+            class_counts=self.data.class_counts.numpy(),
+            weight_norms=norms,
+            bias=np.zeros(len(norms)) if bias is None else bias,
+            features=features.cpu().numpy(),
+        )
+        return scores, features, y
+
+    def _held_out(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Scores, features and labels of the validation set."""
+        held_out = _validation(self.data)
+        scores, features = Trainer.predict(self, held_out)
+        return scores.float(), features.float(), held_out.y.to(scores.device)
+
+    @torch.no_grad()
+    def _seen(self, passes: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Scores, features and labels of the training set, augmented as in training, the network in evaluation mode.
+
+        Rows come in the order of the training set, pass by pass, whatever the number of processes that made them.
+        """
+        batches, count = copy.copy(self.batches), len(self.data.train)
+        batches.views, batches.mix, batches.order = 1, None, shuffled(count, self.config.seed)
+        self.model.eval()
+        rows = []
+        for turn in range(passes if batches.policies else 1):
+            for batch in batches.epoch(turn):
+                logits, features = self.model(batch.x)
+                scores, features = self._scored(logits, features)
+                rows.append((scores.float(), features.float(), batch.y, turn * count + batch.index))
+        scores, features, y, place = (gather_rows(torch.cat(parts)) for parts in zip(*rows, strict=True))
+        order = place.argsort()
+        return scores[order], features[order], y[order]
+
+
+class RefitTrainer(CorrectedTrainer):
+    """Trains once more, on training and validation samples together, under the correction of the stage before.
+
+    What was held out for the correction is not lost to the network that way; nothing is held out any more.
+    """
+
+    def __init__(self, config: TrainConfig, data: TrainingData, *args: Any, **kwargs: Any) -> None:
+        held_out = _validation(data)
+        every = Split(torch.cat([data.train.x, held_out.x]), torch.cat([data.train.y, held_out.y]))
+        together = dataclasses.replace(data, train=every, val=None)
+        _require_same_prior(data, together)
+        super().__init__(config, together, *args, **kwargs)
+
+    def take(self, before: Trainer) -> None:
+        """The correction of the stage before becomes that of this run."""
+        assert isinstance(before, FittedTrainer)
+        self.estimator = before.estimator
+        self._save_estimator()
+
+    def resume(self) -> None:
+        super().resume()
+        if self.finished:
+            self.estimator = posthoc.load(self.folder)
+
+
+def _require_same_prior(data: TrainingData, together: TrainingData) -> None:
+    """A correction made for one prior is wrong under another."""
+    before, after = (counts / counts.sum() for counts in (data.class_counts, together.class_counts))
+    worst = int((after / before).log().abs().argmax())
+    if not 1 / _SAME_PRIOR < after[worst] / before[worst] < _SAME_PRIOR:
+        raise InputError(
+            f"stage.refit needs validation samples in the proportions of the training samples, but class "
+            f"{data.class_names[worst]} has {before[worst]:.1%} of the latter and {after[worst]:.1%} of both together; "
+            "leave stage.refit out"
+        )
+
+
+def _validation(data: TrainingData) -> Split:
+    if data.val is None:
+        raise InputError("this stage is fitted to the validation set; set data.val_fraction above 0")
+    return data.val
