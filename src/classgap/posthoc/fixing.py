@@ -160,7 +160,8 @@ def applicable(evidence: Evidence) -> tuple[dict[str, PostHocMethod], dict[str, 
 def _one_length(evidence: Evidence) -> bool:
     """Whether dividing the rows of the head by their norms changes nothing, and there is no bias to drop."""
     norms = evidence.weight_norms
-    return evidence.bias is None and norms is not None and bool(np.ptp(norms) <= 1e-4 * norms.max())
+    unbiased = evidence.bias is None or not np.any(evidence.bias)
+    return unbiased and norms is not None and bool(np.ptp(norms) <= 1e-4 * norms.max())
 
 
 def _label(name: str, settings: Mapping[str, Any]) -> str:
