@@ -41,17 +41,21 @@ classgap train --set sampler=class_balanced --set sampler.start_epoch=160   # de
 classgap train --set method=logit_adjusted --set wrapper=sam --set mix=mixup
 classgap train --set method=compact_logits --set stage=crt             # a second stage, in the same command
 classgap train --set method=mr2 --set data.augment=crop,flip,autoaugment
+classgap train --set model.head=causal --set model.head.alpha=1.5      # causal norm: removes the common direction at test time
 ```
 
 The training loop supplies what a method *needs*: it chooses a cosine head, passes class counts, epochs and sample indices, draws
-several views, builds several networks, and trains a teacher first (or takes it from `teacher=FOLDER`). In your own training loop,
-a loss names the argument that is missing. Each paper has a suite with its tables, with the published settings and for a GPU:
+several views, builds several networks, trains a teacher first (or takes it from `teacher=FOLDER`), and gives the last layer
+(*head*) to a loss that works with its weights, through `bind_head`. In your own training loop, a loss names the argument that is
+missing. Each paper has a suite with its tables, with the published settings and for a GPU:
 `classgap bench benchmarks/papers/mr2.py`, `elm.py`, `dbm.py` and `marc.py`; `--tables-only` prints the published
 numbers, what was measured beside them, and which rows were not run.
 
 `python examples/two_moons.py` shows such a loop on a toy problem, the two moons of ELM's Fig. 1 with 5 % of the points in one
-class. Logit adjustment moves the boundary in favour of the rare class; ELM also draws the embeddings of each class together (one
-random seed; others differ in detail):
+class. Logit adjustment moves the boundary in favour of the rare class; ELM also draws the embeddings of each class together. The
+seed of this picture, 3, was chosen after looking at several. Of the seeds 0 to 9, four give at least one network an
+embedding that is zero everywhere; for the other six, ELM has a smaller spread of the head class than logit adjustment each
+time, and a smaller spread of the tail class three times:
 
 ![Decision regions and two-dimensional embeddings of cross-entropy, logit adjustment and ELM](images/two_moons.png)
 

@@ -116,18 +116,21 @@ def make_head(data: Any, task: str, kind: str, seed: int) -> Head:
     return Head(scores, y, x, weight, bias, test, x_test)
 
 
-def methods(head: Head) -> Iterator[tuple[str, PostHocMethod]]:
+def methods(*, on_features: bool) -> Iterator[tuple[str, PostHocMethod]]:
     """All methods with the settings shown in the table."""
     yield "logit_adjustment", LogitAdjustment()
     yield "logit_adjustment (tau tuned)", LogitAdjustment(tau=None)
     yield "marc", MARC()
+    yield "marc (2000 steps)", MARC(steps=2000)
     yield "marc (gamma 0)", MARC(gamma=0.0)
-    yield "marc (batch normalisation)", MARC(normalize="batch")
+    yield "marc (ridge 0.1)", MARC(ridge=0.1)
+    yield "marc (ridge 0.1, weighted mean)", MARC(ridge=0.1, normalize="weights")
+    yield "marc (gamma 0, ridge 0.1)", MARC(gamma=0.0, ridge=0.1)
     yield "lws", LWS()
     yield "temperature_scaling", TemperatureScaling()
     yield "vector_scaling", VectorScaling()
     yield "matrix_scaling", MatrixScaling()
-    if head.features is not None:
+    if on_features:
         yield "lws (weights)", LWS(form="weights")
         yield "tau_norm", TauNorm()
         yield "crt", CRT()
@@ -158,7 +161,7 @@ def rough_offsets(scores: np.ndarray, y: np.ndarray, power: float) -> np.ndarray
 def predictions(head: Head, done: set[str]) -> Iterator[tuple[str, np.ndarray, dict[str, Any], float]]:
     """Name, corrected test predictions, what was chosen on out-of-fold scores, and seconds to fit; of what is not ``done``."""
     norms = None if head.weight is None else np.linalg.norm(head.weight, axis=1)
-    for name, method in methods(head):
+    for name, method in methods(on_features=head.features is not None):
         if name in done:
             continue
         start = time.perf_counter()
@@ -175,6 +178,12 @@ def predictions(head: Head, done: set[str]) -> Iterator[tuple[str, np.ndarray, d
         yield name, (head.test + offsets).argmax(1), {}, time.perf_counter() - start
 
 
+def wanted(kind: str) -> set[str]:
+    """Names of all lines of a head."""
+    names = {name for name, _ in methods(on_features=kind == "linear")}
+    return names | {f"rough dial ({power:g})" for power in POWERS}
+
+
 def run(path: Path, heads: list[str], tasks: list[str]) -> None:
     """Fit what is missing; a line for each method and seed, compared with the same seed's uncorrected head."""
     data = dict(np.load(path))
@@ -183,7 +192,7 @@ def run(path: Path, heads: list[str], tasks: list[str]) -> None:
     for kind, task, seed in itertools.product(heads, tasks, SEEDS):
         present = [line for line in results() if (line["head"], line["task"], line["seed"]) == (kind, task, seed)]
         done = {line["method"] for line in present}
-        if done >= {f"gap_dial ({s:g})" for s in STRENGTHS} | {f"rough dial ({p:g})" for p in POWERS}:
+        if done >= wanted(kind):
             continue
         head = make_head(data, task, kind, seed)
         lines = []

@@ -43,6 +43,17 @@ def test_a_key_holds_the_defaults_of_the_method(monkeypatch: pytest.MonkeyPatch)
     assert job_key(stored) == before  # … and the old one still is what it was
 
 
+def test_a_key_holds_the_defaults_of_the_stage() -> None:
+    """MARC's stage once had a ridge of 0.1: results of that time must not pass for those without one."""
+    plain, spelled, other = (
+        TrainConfig().override(["stage=marc", *more])
+        for more in ([], ["stage.ridge=0", "stage.steps=2000"], ["stage.ridge=0.1", "stage.steps=none"])
+    )
+    assert job_key(plain) == job_key(spelled) != job_key(other)
+    assert complete(plain).stage.params["ridge"] == 0
+    assert complete(TrainConfig()).stage == TrainConfig().stage
+
+
 def test_methods_with_a_schedule_hear_how_long_the_run_is() -> None:
     config = TrainConfig().override(["method=drw", "epochs=7"])
     assert complete(config).method.params["epochs"] == 7

@@ -33,6 +33,11 @@ def test_tables_agree_with_compare(done: Any) -> None:
     accuracy = next(line for line in tables.accuracy.rows if line[0] == "mr2")
     mean, half = mean_interval([report.overall.value for report in reports(2)])
     assert accuracy[2] == f"{100 * mean:.1f} ± {100 * half:.1f}"
+    heads = tables.accuracy.heads
+    assert heads[2:6] == ("overall", "overall std", "easy", "easy std")
+    for metric in ("overall", "easy", "medium", "hard", "worst"):
+        first, second = (report.metrics[metric].value for report in reports(2))
+        assert accuracy[heads.index(f"{metric} std")] == f"{100 * abs(first - second) / 2**0.5:.1f}"
     assert [line[0] for line in tables.differences.rows] == ["re-run", "mr2"]  # the null has its own row
 
 
@@ -43,6 +48,7 @@ def test_tables_of_a_part(done: Any) -> None:
     assert "TEST ORACLE" in part.accuracy.caption
     assert "TEST ORACLE" in part.differences.caption
     assert "seed 1" in part.accuracy.caption
+    assert part.accuracy.rows[0][3] == "–"  # no deviation over a single run
     assert suite_tables(suite, {}) == []
     two = tiny(tasks=(*suite.tasks, dataclasses.replace(suite.tasks[0], name="again")))
     assert [t.task.name for t in suite_tables(two, results, only=["again/mr2"])] == ["again"]

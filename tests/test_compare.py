@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from dataclasses import replace
 
@@ -219,6 +220,34 @@ def test_several_seeds_are_pooled():
     assert any("one run per side" in note for note in compare(before[0], after[0]).notes)
 
 
+def test_standard_deviations_over_runs():
+    """Divisor runs - 1, of every metric and every group; a dash for a side with a single run."""
+    before, after = pair(np.clip(ACCURACY + 0.05, 0, 1), runs_each=3)
+    found = compare(before, after)
+    for name in ("overall", "easy", "hard", "worst", "gap"):
+        for reports, std in ((before, found.metrics[name].before_run_std), (after, found.metrics[name].after_run_std)):
+            values = [report.metrics[name].value for report in reports]
+            mean = sum(values) / 3
+            assert std == pytest.approx(math.sqrt(sum((v - mean) ** 2 for v in values) / 2))
+    assert found.groups["own"]["hard"] == found.metrics["hard"]
+    pooled = np.mean([report.per_class["accuracy"] for report in before], axis=0)  # its ranking is the reference
+    hard = np.argsort(-pooled, kind="stable")[6:]
+    values = [report.per_class["accuracy"][hard].mean() for report in after]
+    assert found.groups["reference"]["hard"].after_run_std == pytest.approx(np.std(values, ddof=1))
+    assert found.groups["cross"]["hard"].before_run_std > 0
+    tree = found.to_dict()
+    assert tree["hard"]["before_run_std"] == pytest.approx(found.hard.before_run_std)
+    assert "std over runs before" in found.to_markdown()
+    one_side = compare(before[:1], after)
+    assert np.isnan(one_side.overall.before_run_std)
+    row = next(line for line in one_side.to_markdown().splitlines() if line.startswith("| overall"))
+    assert row.endswith(f"| – | {100 * one_side.overall.after_run_std:.1f} |")
+    single = compare(before[0], after[0])
+    assert np.isnan([single.overall.before_run_std, single.overall.after_run_std]).all()
+    assert single.to_dict()["overall"]["after_run_std"] is None
+    assert "std over runs" not in single.to_markdown()
+
+
 def test_seeds_that_disagree_widen_the_interval():
     rng = np.random.default_rng(0)
     shared = rng.random(len(Y))
@@ -282,7 +311,7 @@ def test_views():
     result = compare(before, after)
     tree = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     for name in ("overall", "easy", "medium", "hard", "worst", "gap"):
-        assert set(tree[name]) == {"before", "after", "delta"}
+        assert set(tree[name]) == {"before", "after", "delta", "before_run_std", "after_run_std"}
     assert tree["groups"]["cross"]["hard"]["delta"]["value"] == result.groups["cross"]["hard"].delta.value
     text = result.to_markdown(classes=1)
     assert text.startswith(f"## {result.verdict.title} on these test predictions (one run per side")

@@ -47,11 +47,31 @@ def test_the_published_settings(suite: Suite) -> None:
     assert len({job.key for job in suite.jobs()}) == len(suite.jobs())  # no two rows are the same run
 
 
+def test_marc_is_equation_11_by_the_papers_steps() -> None:
+    from classgap import registry
+
+    suite = SUITES["marc"]
+    variant = next(v for v in suite.variants if v.name == "MARC")
+    stage = variant.config(suite.tasks[0], seed=0).stage
+    marc = registry.get("stage", stage.name).build(**stage.params).estimator
+    assert (marc.gamma, marc.ridge, marc.steps, marc.normalize) == (1.2, 0, 2000, "batch")
+
+
 def test_robust_rows_have_the_published_settings_and_say_what_is_not_published() -> None:
     rows = {variant.name: variant for variant in SUITES["mr2"].variants}
     assert rows["DRO"].params == {"strict": True}
     assert rows["FairDRO"].params == {"update": "epoch", "project": False}
     assert all("MR² gives none" in rows[name].note for name in ("DRO", "FairDRO"))
+
+
+def test_the_row_drl_is_the_authors_three_stages() -> None:
+    """Appendix C.1 of MR²: official implementations, of which only CSR, DRO and FairDRO were modified."""
+    suite = SUITES["mr2"]
+    row = next(v for v in suite.variants if v.name == "DRL")
+    config = row.config(suite.tasks[0], seed=0)
+    assert (config.method.name, config.stage.name) == ("dro_lt", "three_stage")
+    same = next(v for v in SUITES["elm"].variants if v.name == "DRO-LT, three stages")
+    assert row.params == same.params == {"weight": 1.0, "centroids": "epoch"}
 
 
 RECIPES: dict[str, tuple[Any, ...]] = {

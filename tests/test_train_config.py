@@ -36,6 +36,8 @@ def test_json_round_trip() -> None:
         ("method.lam=0.1", lambda c: c.method.params, {"lam": 0.1}),
         ("method.form=paper", lambda c: c.method.params, {"form": "paper"}),
         ("method.flag=True", lambda c: c.method.params, {"flag": True}),
+        ("model.head=causal", lambda c: c.model.head, "causal"),
+        ("model.head.alpha=3", lambda c: c.model.head_params, {"alpha": 3}),
         ("epochs=7", lambda c: c.epochs, 7),
     ],
 )
@@ -48,9 +50,19 @@ def test_another_method_starts_from_its_defaults() -> None:
     assert config.method == MethodConfig("ldam", {"max_margin": 0.3})
 
 
+def test_parameters_of_a_head_belong_to_it() -> None:
+    config = TrainConfig().override(["model.head=causal", "model.head.alpha=3"])
+    assert TrainConfig.from_dict(config.to_dict()) == config
+    assert config.differences(TrainConfig()) == ["model.head: causal → auto", "model.head_params.alpha: 3 → None"]
+    assert config.override(["model.head=linear"]).model.head_params == {}
+    assert "head_params" not in TrainConfig().to_dict()["model"]  # folders of older runs keep their names
+
+
 @pytest.mark.parametrize(
     ("assignment", "message"),
     [
+        ("model.head_params=3", "unknown setting"),
+        ("model.heads=causal", "did you mean 'model.head'"),
         ("optim.rl=0.1", "did you mean 'optim.lr'"),
         ("epoch=3", "did you mean 'epochs'"),
         ("optm.lr=1", "did you mean 'optim.lr'"),

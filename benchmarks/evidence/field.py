@@ -94,6 +94,11 @@ ANYWHERE = (
         settings=("stage=marc", "stage.normalize=weights", "stage.ridge=0.1", "stage.steps=none"),
         note="solved exactly instead of by SGD",
     ),
+    Variant(
+        "marc stage, exact minimum",
+        settings=("stage=marc", "stage.steps=none"),
+        note="eq. 11 solved to the end on training scores",
+    ),
     stage("tau_norm"),
     stage("disalign"),
 )

@@ -89,7 +89,15 @@ def baselines() -> tuple[Variant, ...]:
         compared("SAM", "cross_entropy", "wrapper=sam"),
         compared("DFL", "center"),
         compared("SupCon", "supcon"),
-        compared("DRL", "dro_lt"),
+        compared(
+            "DRL",
+            "dro_lt",
+            "stage=three_stage",
+            weight=1.0,
+            centroids="epoch",
+            note="DRO-LT in three stages with the weight and the centroids of the authors' code, as MR² uses the official "
+            "implementation; with classes of equal size the second and third stage only train longer",
+        ),
         compared("CSR", "csr"),
         compared(
             "DRO",

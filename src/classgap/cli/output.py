@@ -69,22 +69,23 @@ def print_comparison(comparison: Comparison, out: Console) -> None:
     from rich.text import Text
 
     from classgap.measure.audit_report import HEADLINES
-    from classgap.measure.render.plain import percent, points
+    from classgap.measure.render.plain import deviation, percent, points
     from classgap.measure.statistics.metrics import label
 
     out.print(Text(comparison.verdict.sentence, style="bold"))
     seeds = f", {len(comparison.before)} and {len(comparison.after)} runs" if len(comparison.before) > 1 else ""
     out.print(f"{comparison.num_samples:,} samples, {comparison.num_classes:,} classes{seeds}\n")
-    table = _table("", "before", "after", "change", f"{comparison.confidence:.0%} interval")
+    stds = ("std over runs before", "after") if comparison.several_runs else ()
+    table = _table("", "before", "after", "change", f"{comparison.confidence:.0%} interval", *stds)
     rows = [(label(name), comparison.metrics[name]) for name in HEADLINES]
     rows += [(f"{group} ({ranking} ranking)", change) for ranking in ("reference", "cross")
              for group, change in comparison.groups.get(ranking, {}).items()]  # fmt: skip
     for name, c in rows:
         style = "green" if c.delta.low > 0 else "red" if c.delta.high < 0 else ""
         interval = f"{points(c.delta.low)} … {points(c.delta.high)}"
-        table.add_row(
-            name, percent(c.before.value), percent(c.after.value), points(c.delta.value), interval, style=style
-        )
+        cells = (deviation(c.before_run_std), deviation(c.after_run_std)) if comparison.several_runs else ()
+        values = percent(c.before.value), percent(c.after.value), points(c.delta.value)
+        table.add_row(name, *values, interval, *cells, style=style)
     out.print(table)
     for title, records in (("Gained beyond noise", comparison.gainers), ("Paid beyond noise", comparison.payers)):
         if len(records):

@@ -107,8 +107,8 @@ class BCLLoss(CompositeLoss):
     When to use: long-tailed data and an augmentation strong enough for contrast; published with three views.
     Expect: on balanced data the effect of the contrast alone, as the adjustment vanishes; on long tails what logit
     adjustment gives, and better features where the views differ enough.
-    Pitfalls: three forward passes per step; the parameters of the loss must be in the optimiser, which here does not decay them,
-    while the authors' optimiser does; strategies that split the classifier's weights over processes (FSDP) are refused.
+    Pitfalls: three forward passes per step; the parameters of the loss must be in the optimiser, where ``classgap train`` does
+    not decay them, while the authors do; strategies that split the classifier's weights over processes (FSDP) are refused.
 
     Args:
         num_features: Feature dimension.

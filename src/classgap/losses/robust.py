@@ -202,20 +202,21 @@ class FairDROLoss(ClassRobustLoss):
     :math:`q \ge 0` (``project=False``); class losses measured on the whole training set after each epoch, and weights that move
     :math:`1 - e/E` of the way (``update="epoch"``); radii of 0.3 to 5 per data set, 0.5 as default of the code. MR² puts the
     class in the place of the group and gives no radius. Weights within each label would then be constant, so there is one ball
-    over all classes here, as in the authors' ablation without labels. Ours are the default ``update="step"``, the projection,
-    and the scaling of the loss where classes are missing from a batch.
+    over all classes here, as in the authors' ablation ``fairdro_wo_classwise``. Ours are the default ``update="step"``, the
+    projection, and the scaling of the loss where classes are missing from a batch.
 
     When to use: balanced data with uneven class accuracy; on long tails it also evens out classes, since class means count
     equally. Pair it with a class-balanced sampler.
     Expect: on balanced data a milder form of group DRO; on long tails close to weighting classes equally.
-    Pitfalls: the best classes have weight 0 as long as they stay the best, between a tenth and a third of the classes at
-    :math:`\rho = 0.5`. With ``project=False`` as many have negative weights instead, whatever the number of classes, which
-    *raises* their loss without bound; only :math:`\rho \le 1/(2(K-1))` excludes that. As with all robust weights, there is no
+    Pitfalls: at :math:`\rho = 0.5` a tenth to a third of the classes, those with the smallest losses, have weight 0 and are not
+    trained for the moment. With ``project=False`` a tenth to a fifth have negative weights instead, for any number of classes,
+    and training *raises* their loss; only :math:`\rho \le 1/(2(K-1))` excludes that. As with all robust weights, there is no
     effect once all training losses are near 0.
 
     Args:
         rho: Radius :math:`\rho` of the ball; 0 gives the class-balanced mean.
-        project: Keep weights non-negative: the best distribution in the ball. ``False`` is the published closed form.
+        project: Keep weights non-negative, so that they are the worst distribution in the ball. ``False`` is the published
+            closed form.
         update: ``"step"`` keeps a running loss of each class and recomputes the weights at each step; ``"epoch"``, as published,
             measures class losses on the whole training set before each epoch (the training loop must call
             ``criterion.start_epoch``) and moves the weights :math:`1 - e/E` of the way.

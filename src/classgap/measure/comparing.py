@@ -10,14 +10,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from classgap import checks
-from classgap.arrays import Ints, divide
+from classgap.arrays import Float64s, Ints, divide
 from classgap.checks import InputError
 from classgap.measure.audit_report import AuditReport, Estimate
 from classgap.measure.auditing import audit
-from classgap.measure.comparison import Change, Comparison, Verdict
+from classgap.measure.comparison import Change, Comparison, Verdict, run_std
 from classgap.measure.render.plain import points, structured
 from classgap.measure.statistics import groups
 from classgap.measure.statistics.groups import THIRDS, Remainder
+from classgap.measure.statistics.metrics import FROM_ACCURACY, evaluate
 from classgap.measure.statistics.paired import (
     SMALL,
     Cells,
@@ -230,8 +231,8 @@ def _assemble(
         metrics=metrics,
         groups={
             "own": {name: metrics[name] for name in THIRDS},
-            "reference": {name: _change(views, confidence) for name, views in referred.items()},
-            "cross": {name: _change(views, confidence) for name, views in crossed.items()},
+            "reference": _changes(referred, by_seed, cells, confidence),
+            "cross": _changes(crossed, fit.means, cells, confidence),
         },
         per_class=per_class,
         verdict=_verdict(
@@ -258,18 +259,40 @@ def _metrics(
 ) -> dict[str, Change]:
     """Changes of all metrics; with one run per side, before and after are the reports' own estimates."""
     changes = {}
+    by_run = _metrics_of_runs(cells, remainder)
     found = metric_changes(cells, n_boot=n_boot, confidence=confidence, rng=rng, remainder=remainder)
     for name, change in found.items():
         levels = change.before, change.after
         if cells.paired_once and confidence == sides[0][0].confidence == sides[1][0].confidence:
             levels = sides[0][0].metrics[name], sides[1][0].metrics[name]
-        changes[name] = Change(*levels, change.delta.at(confidence))
+        changes[name] = Change(*levels, change.delta.at(confidence), *_run_stds(by_run[name], cells))
     return changes
 
 
-def _change(views: Mapping[str, Pooled], confidence: float) -> Change:
+def _changes(
+    groups_of: Mapping[str, Mapping[str, Pooled]], by_run: Float64s, cells: Cells, confidence: float
+) -> dict[str, Change]:
+    """Changes of groups of classes; ``by_run`` (groups, runs) are their numbers in each run."""
+    pairs = zip(groups_of.items(), by_run, strict=True)
+    return {name: _change(views, confidence, _run_stds(values, cells)) for (name, views), values in pairs}
+
+
+def _change(views: Mapping[str, Pooled], confidence: float, stds: tuple[float, float]) -> Change:
     before, after = (views[view].at(confidence, low=0.0) for view in ("before", "after"))
-    return Change(before, after, views["delta"].at(confidence))
+    return Change(before, after, views["delta"].at(confidence), *stds)
+
+
+def _metrics_of_runs(cells: Cells, remainder: Remainder) -> dict[str, Float64s]:
+    """Every metric of every run, ``(S,)`` each, under the run's own ranking."""
+    present = cells.support > 0
+    accuracy = cells.accuracy[present].T
+    overall = accuracy @ (cells.support[present] / cells.support.sum())
+    return {"overall": overall, **dict(zip(FROM_ACCURACY, evaluate(accuracy, remainder=remainder).T, strict=True))}
+
+
+def _run_stds(by_run: Float64s, cells: Cells) -> tuple[float, float]:
+    """Standard deviations over the runs before and over those after."""
+    return run_std(by_run[: cells.num_before]), run_std(by_run[cells.num_before :])
 
 
 def _per_class(classes: tuple[str, ...], cells: Cells, group: Ints, confidence: float) -> Any:

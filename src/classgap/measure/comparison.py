@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from classgap.arrays import Float64s
 from classgap.measure.audit_report import HEADLINES, SCHEMA_VERSION, AuditReport, Estimate
 from classgap.measure.render import notebook
 from classgap.measure.render.plain import (
     columns_frame,
+    deviation,
     html_module,
     json_ready,
     markdown_table,
@@ -29,11 +32,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Change:
-    """One number before and after, and the paired difference ``after - before``."""
+    """One number before and after, and the paired difference ``after - before``.
+
+    ``before`` and ``after`` are means over the runs of a side; ``before_run_std`` and ``after_run_std`` are the standard
+    deviations over these runs (divisor runs - 1), nan for a single run.
+    """
 
     before: Estimate
     after: Estimate
     delta: Estimate
+    before_run_std: float = math.nan
+    after_run_std: float = math.nan
+
+
+def run_std(values: Sequence[float] | Float64s) -> float:
+    """Standard deviation over runs, with divisor runs - 1; nan for a single run, or none.
+
+    Example:
+        >>> round(run_std([0.5, 0.6, 0.7]), 3), run_std([0.5])
+        (0.1, nan)
+    """
+    return float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
 
 
 @dataclass(frozen=True)
@@ -92,6 +111,11 @@ class Comparison:
     @property
     def num_classes(self) -> int:
         return len(self.classes)
+
+    @property
+    def several_runs(self) -> bool:
+        """Whether a side has more than one run, so that there is a standard deviation over runs to show."""
+        return max(len(self.before), len(self.after)) > 1
 
     @property
     def overall(self) -> Change:
@@ -165,9 +189,10 @@ class Comparison:
 
     def to_markdown(self, *, classes: int = 10) -> str:
         """The comparison as a pull-request comment: verdict, headline changes, who gained, who paid, notes."""
-        rows = [(label(name), *_cells(self.metrics[name])) for name in HEADLINES]
-        crossed = [(name, *_cells(change)) for name, change in self.groups["cross"].items()]
-        head = ("before", "after", "change (points)", f"{self.confidence:.0%} interval")
+        rows = [(label(name), *self._cells(self.metrics[name])) for name in HEADLINES]
+        crossed = [(name, *self._cells(change)) for name, change in self.groups["cross"].items()]
+        stds = ("std over runs before", "after") if self.several_runs else ()
+        head = ("before", "after", "change (points)", f"{self.confidence:.0%} interval", *stds)
         parts = [
             f"## {self.verdict.headline}",
             self.verdict.sentence,
@@ -181,6 +206,12 @@ class Comparison:
         runs = f"{self.num_samples:,} samples, {self.num_classes} classes"
         parts.append(f"<details><summary>Notes ({runs})</summary>\n\n{notes}\n\n</details>")
         return "\n\n".join(parts) + "\n"
+
+    def _cells(self, change: Change) -> tuple[str, ...]:
+        delta = change.delta
+        interval = f"{points(delta.low)} … {points(delta.high)}"
+        stds = (deviation(change.before_run_std), deviation(change.after_run_std)) if self.several_runs else ()
+        return percent(change.before.value), percent(change.after.value), points(delta.value), interval, *stds
 
     def _markdown_classes(self, title: str, changed: NDArray[np.void], count: int) -> list[str]:
         if len(changed) == 0:
@@ -209,9 +240,3 @@ class Comparison:
         """Write the comparison as one self-contained HTML page and return where."""
         html_module().render_comparison(self, path)
         return Path(path)
-
-
-def _cells(change: Change) -> tuple[str, str, str, str]:
-    delta = change.delta
-    interval = f"{points(delta.low)} … {points(delta.high)}"
-    return percent(change.before.value), percent(change.after.value), points(delta.value), interval

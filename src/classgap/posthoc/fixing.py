@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # Settings tried beside each method's defaults; the rule chooses among all of them by cross-fitting.
 _VARIANTS: Mapping[str, Sequence[Mapping[str, Any]]] = {
-    "marc": ({"ridge": 0.1}, {"ridge": 1.0}),
+    "marc": ({}, {"ridge": 0.1}, {"ridge": 1.0}),  # the first has no ridge, as in the paper
     "logit_adjustment": ({"tau": 1.0}, {"tau": None}),
     "crt": ({"weight_decay": 1e-2}, {"weight_decay": 1e-3}),
     "gap_dial": tuple({"strength": s, "ridge": 1.0} for s in STRENGTHS),
@@ -161,7 +161,8 @@ def applicable(held_out: HeldOut) -> tuple[dict[str, PostHocMethod], dict[str, s
 def _one_length(held_out: HeldOut) -> bool:
     """Whether dividing the rows of the head by their norms changes nothing, and there is no bias to drop."""
     norms = held_out.weight_norms
-    return held_out.bias is None and norms is not None and bool(np.ptp(norms) <= 1e-4 * norms.max())
+    unbiased = held_out.bias is None or not np.any(held_out.bias)
+    return unbiased and norms is not None and bool(np.ptp(norms) <= 1e-4 * norms.max())
 
 
 def _label(name: str, settings: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from classgap import registry
-from classgap.training.config import MethodConfig, TrainConfig
+from classgap.training.config import MethodConfig, PartConfig, TrainConfig
 
 
 @dataclass(frozen=True)
@@ -36,17 +36,25 @@ class Job:
 
 
 def complete(config: TrainConfig) -> TrainConfig:
-    """``config`` with all parameters of its method spelled out, so that it means the same when a default changes later.
+    """``config`` with all parameters of its method and its stage spelled out: it means the same when a default changes later.
 
     Example:
         >>> complete(TrainConfig()).method.params
         {'label_smoothing': 0.0}
     """
-    defaults = registry.get("loss", config.method.name).defaults
-    plain = {name: value for name, value in defaults.items() if value is None or isinstance(value, (str, int, float))}
+    plain = _plain_defaults("loss", config.method.name)
     if "epochs" in plain:  # methods that follow a schedule want to know how long the run is
         plain["epochs"] = config.epochs
-    return dataclasses.replace(config, method=MethodConfig(config.method.name, {**plain, **config.method.params}))
+    method, stage = MethodConfig(config.method.name, {**plain, **config.method.params}), config.stage
+    if stage.name != "none":
+        stage = PartConfig(stage.name, {**_plain_defaults("stage", stage.name), **stage.params})
+    return dataclasses.replace(config, method=method, stage=stage)
+
+
+def _plain_defaults(kind: registry.Kind, name: str) -> dict[str, Any]:
+    """Defaults that can be written into a configuration."""
+    defaults = registry.get(kind, name).defaults
+    return {key: value for key, value in defaults.items() if value is None or isinstance(value, (str, int, float))}
 
 
 def job_key(config: TrainConfig) -> str:

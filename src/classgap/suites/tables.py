@@ -12,6 +12,8 @@ import numpy as np
 
 from classgap.checks import InputError
 from classgap.measure import AuditReport, Comparison, audit, compare
+from classgap.measure.comparison import run_std
+from classgap.measure.render.plain import deviation
 from classgap.measure.statistics.groups import RANKINGS
 from classgap.suites.jobs import job_key
 from classgap.suites.render import Table
@@ -58,6 +60,10 @@ class Row:
     def mean(self, metric: str) -> tuple[float, float]:
         """Mean over seeds of a metric, and half its t-interval (nan for a single seed)."""
         return mean_interval([report.metrics[metric].value for report in self.reports])
+
+    def std(self, metric: str) -> float:
+        """Standard deviation of a metric over the runs, with divisor runs - 1; nan for a single run."""
+        return run_std([report.metrics[metric].value for report in self.reports])
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,13 +186,15 @@ def _task_tables(suite: Suite, task: Task, rows: tuple[Row, ...], rule: EpochRul
 def _accuracy_table(task: Task, rows: Sequence[Row], rule: EpochRule) -> Table:
     lines = []
     for row in rows:
-        cells = [_plus_minus(*row.mean(metric)) for metric in _SHOWN]
+        cells = [cell for metric in _SHOWN for cell in (_plus_minus(*row.mean(metric)), deviation(row.std(metric)))]
         lines.append((row.variant.name, _runs(row), *cells, _plus_minus(*mean_interval(row.train_accuracy))))
     caption = (
-        f"Test accuracy in %, mean ± half the {CONFIDENCE:.0%} t-interval over seeds ({_seeds(rows)}); thirds by each run's own "
-        f"ranking. Epoch: {rule.meaning}. Training accuracy is that of the last epoch, under augmentation."
+        f"Test accuracy in %, mean ± half the {CONFIDENCE:.0%} t-interval over seeds ({_seeds(rows)}); std is the standard "
+        f"deviation over the runs (divisor runs − 1). Thirds by each run's own ranking. Epoch: {rule.meaning}. Training accuracy "
+        "is that of the last epoch, under augmentation."
     )
-    return Table(f"{task.name}: accuracy", caption, ("variant", "runs", *_SHOWN, "training"), tuple(lines))
+    heads = [head for metric in _SHOWN for head in (metric, f"{metric} std")]
+    return Table(f"{task.name}: accuracy", caption, ("variant", "runs", *heads, "training"), tuple(lines))
 
 
 def _difference_table(

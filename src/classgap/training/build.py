@@ -74,6 +74,16 @@ def declared_loss(config: TrainConfig) -> registry.Method:
     return registry.get("loss", name)
 
 
+def declared_needs(config: TrainConfig) -> frozenset[str]:
+    """What the method needs, and what the loss inside it (``method.base``) needs."""
+    spec, params = declared_loss(config), config.method.params
+    needs: frozenset[str] = spec.needs
+    while isinstance(base := params.get("base", spec.defaults.get("base")), str):
+        spec, params = registry.get("loss", base), params.get("base_params") or {}
+        needs |= spec.needs
+    return needs
+
+
 def build_network(config: TrainConfig, data: TrainingData, *, teacher: nn.Module | None = None) -> Network:
     """Model and loss, each with what the other asks for."""
     first = _plain_model(config, data)

@@ -274,7 +274,7 @@ def _assign(tree: dict[str, Any], key: str, text: str) -> None:
     elif f"{rest.partition('.')[0]}_params" in inner and "." in rest:
         part, _, parameter = rest.partition(".")
         tree[section][f"{part}_params"][parameter] = _parse_free(text)
-    elif rest not in inner:
+    elif rest not in inner or rest.endswith("_params"):
         raise InputError(did_you_mean(key, _settings(), what="setting"))
     else:
         if "params" in inner and text != tree[section]["name"]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from classgap.measure.statistics.metrics import METRICS, label
 
 if TYPE_CHECKING:
     from classgap.measure.audit_report import AuditReport
-    from classgap.measure.comparison import Comparison
+    from classgap.measure.comparison import Change, Comparison
     from classgap.predictions.confusion import Confusion
 
 Table = dict[str, Any]
@@ -217,25 +217,35 @@ def metric_table(report: AuditReport) -> Table:
 
 def group_change_table(comparison: Comparison) -> Table:
     """Change of each group of classes under each ranking."""
+    stds, std_columns = _run_stds(comparison)
     rows = [
-        (ranking, group, c.before.value, c.after.value, c.delta.value, c.delta.low, c.delta.high)
+        (ranking, group, c.before.value, c.after.value, c.delta.value, c.delta.low, c.delta.high, *stds(c))
         for ranking, groups in comparison.groups.items()
         for group, c in groups.items()
     ]
     columns = [("ranking", "ranking", "text"), ("third", "group", "text"), ("before", "before", "share"),
                ("after", "after", "share"), ("delta", "change", "points"), ("low", "from", "points"),
-               ("high", "to", "points")]  # fmt: skip
+               ("high", "to", "points"), *std_columns]  # fmt: skip
     return _listing("groups", columns, rows)
+
+
+def _run_stds(comparison: Comparison) -> tuple[Callable[[Change], tuple[float, ...]], list[tuple[str, str, str]]]:
+    """Cells and columns of the standard deviations over runs; none where both sides have a single run."""
+    if not comparison.several_runs:
+        return lambda change: (), []
+    columns = [(f"{side}_run_std", f"std over runs {side}", "share") for side in ("before", "after")]
+    return lambda change: (change.before_run_std, change.after_run_std), columns
 
 
 def metric_change_table(comparison: Comparison) -> Table:
     """Every aggregate before and after."""
+    stds, std_columns = _run_stds(comparison)
     rows = [
-        (label(name), c.before.value, c.after.value, c.delta.value, c.delta.low, c.delta.high,
+        (label(name), c.before.value, c.after.value, c.delta.value, c.delta.low, c.delta.high, *stds(c),
          METRICS[name.removesuffix("_corrected")].meaning)
         for name, c in comparison.metrics.items()
     ]  # fmt: skip
     columns = [("name", "number", "text"), ("before", "before", "number"), ("after", "after", "number"),
                ("delta", "change", "number"), ("low", "from", "number"), ("high", "to", "number"),
-               ("meaning", "meaning", "long")]  # fmt: skip
+               *((key, heading, "number") for key, heading, _ in std_columns), ("meaning", "meaning", "long")]  # fmt: skip
     return _listing("numbers", columns, rows)

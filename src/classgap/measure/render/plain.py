@@ -51,6 +51,11 @@ def points(share: float) -> str:
     return "–" if math.isnan(share) else f"{round(100 * share, 1) + 0.0:+.1f}"
 
 
+def deviation(share: float) -> str:
+    """A standard deviation of shares in points; a dash for nan, such as that of a single run."""
+    return "–" if math.isnan(share) else f"{100 * share:.1f}"
+
+
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table; text in cells cannot break out of it."""
     lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]

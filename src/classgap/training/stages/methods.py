@@ -10,7 +10,7 @@ from classgap.checks import InputError, number, one_of, whole
 from classgap.posthoc import PostHocMethod
 from classgap.registry import Choice, Float, Int, method
 from classgap.samplers import RepeatSampler, error_repeats
-from classgap.training.build import declared_loss
+from classgap.training.build import declared_needs
 from classgap.training.config import MethodConfig, PartConfig, ScheduleConfig, TrainConfig
 from classgap.training.loop import Trainer
 from classgap.training.stages.base import Phase, Stages, plain_run
@@ -143,8 +143,11 @@ class ThreeStage(Stages):
     def phases(self, config: TrainConfig) -> tuple[Phase, ...]:
         _require_one_network(config, "three_stage")
         _require_linear_layer(config, "three_stage")
-        if "cosine_head" in declared_loss(config).needs:
-            raise InputError(f"stage three_stage starts from cross-entropy, but {config.method.name} works on cosines")
+        if "cosine_head" in declared_needs(config):
+            raise InputError(
+                f"stage three_stage starts from cross-entropy with a linear head, but {config.method.name} works on cosines; "
+                "leave the stage out, or choose another method or method.base"
+            )
         if config.model.head == "cosine":
             raise InputError(
                 "stage three_stage trains one linear head in all its stages and cannot hand it to a cosine head; leave "
@@ -239,7 +242,7 @@ class TauNormStage(_Fitted):
         super().__init__(posthoc.TauNorm(tau=tau), None if tau is None else 1)
 
     def phases(self, config: TrainConfig) -> tuple[Phase, ...]:
-        if config.model.head == "cosine" or "cosine_head" in declared_loss(config).needs:
+        if config.model.head == "cosine" or "cosine_head" in declared_needs(config):
             raise InputError(
                 f"stage tau_norm needs a linear head; method={config.method.name} model.head={config.model.head} has a cosine "
                 "head, which ignores the norms of its rows; leave the stage out"
@@ -438,7 +441,7 @@ def _take_correction(trainer: Trainer, before: Trainer) -> None:
 
 
 def _require_one_network(config: TrainConfig, stage: str) -> None:
-    if "experts" in declared_loss(config).needs:
+    if "experts" in declared_needs(config):
         raise InputError(f"stage {stage} works on one network, but method {config.method.name} trains several")
 
 
