@@ -1,0 +1,1 @@
+"""Methods of several stages, and runs that build upon other runs."""
