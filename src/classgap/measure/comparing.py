@@ -462,8 +462,8 @@ def _notes(cells: Cells, given_reference: bool) -> list[str]:
     if (small := int((sizes < SMALL_ALONE).sum())) > 0:
         which = "any third, the worst class" if np.median(sizes) < SMALL else "the worst class"
         notes.append(
-            f"{small} class{'es have' if small > 1 else ' has'} fewer than {SMALL_ALONE} samples, too few to say what happened to "
-            f"{which}, the worst tenth or the gap, each ranked anew: hence the wide intervals of these differences"
+            f"{small} class{'es have' if small > 1 else ' has'} fewer than {SMALL_ALONE} samples, too few to say what happened "
+            f"to {which}, the worst tenth or the gap, each ranked anew: hence the wide intervals of these differences"
         )
     if (absent := int((cells.support == 0).sum())) > 0:
         notes.append(f"{absent} class{'es have' if absent > 1 else ' has'} no samples and cannot be compared")

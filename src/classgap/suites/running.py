@@ -21,7 +21,7 @@ from classgap.suites.tables import TaskTables, suite_tables
 
 @dataclass(frozen=True, eq=False)
 class BenchReport:
-    """What is known of a suite. Made by :func:`classgap.suites`.
+    """What is known of a suite. Made by :func:`classgap.bench`.
 
     Attributes:
         jobs: The jobs asked for.

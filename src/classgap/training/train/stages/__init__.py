@@ -1,1 +1,0 @@
-"""Methods of several stages, and runs that build upon other runs."""
