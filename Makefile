@@ -11,6 +11,8 @@ JOBS ?= 2
 
 # How `make wheel` gets torch: "link" borrows the one of $(VENV), "install" downloads it, "none" tests only the half without it.
 TORCH ?= link
+# Old typer with new click, and the checks of old scikit-learn with new pytest: pip installs them side by side.
+LOWEST_WARNINGS = -W "ignore:'click:DeprecationWarning" -W "ignore:Passing a non-Collection iterable"
 SPHINX = $(PY) -m sphinx -W --keep-going -n -q -d docs/_build/doctrees -b html docs
 
 .PHONY: help install demo test lint types unit test-slow docs check-docs wheel lowest browser clean
@@ -58,7 +60,15 @@ check-docs: $(DOCS_STAMP)  ## the same pages without running the examples, which
 wheel: install  ## source archive and wheel in dist/, installed and tried in a clean environment, without and with torch
 	rm -rf dist
 	$(PY) -m build --outdir dist .
-	$(PY) tests/check_wheel.py dist/*.whl --torch $(TORCH)
+	$(PY) tests/check_wheel.py dist --torch $(TORCH)
+
+# The environment is made by $(PYTHON), which should be the oldest Python that is allowed.
+lowest:  ## tests of the half without torch, with the oldest dependencies that pyproject.toml allows
+	rm -rf $(VENV)-lowest && $(PYTHON) -m venv $(VENV)-lowest
+	$(PYTHON) tests/lowest.py > $(VENV)-lowest/lowest.txt
+	$(VENV)-lowest/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(VENV)-lowest/bin/python -m pip install --quiet -r $(VENV)-lowest/lowest.txt -e . --group test
+	OMP_NUM_THREADS=1 $(VENV)-lowest/bin/python -m pytest -n $(JOBS) --dist worksteal $(LOWEST_WARNINGS)
 
 # The report is tested in a real browser. Debian's package is installed where that is possible; elsewhere those tests skip.
 browser:

@@ -26,7 +26,7 @@ import torch
 from machine import describe
 
 from classgap import registry
-from classgap.training import TrainConfig, fit
+from classgap.training import TrainConfig, train
 from classgap.training.loop import Trainer
 from classgap.training.run import start
 
@@ -70,7 +70,7 @@ def run_seconds(folder: Path, name: str, settings: list[str]) -> float:
     fixed = ["data.per_class=60", "data.profile=exponential", "data.imbalance=10", "model=resnet20", f"epochs={EPOCHS}"]
     config = TrainConfig().override([*fixed, f"batch={BATCH}", "optim.lr=0.01", *settings])
     started = time.process_time()
-    fit(config, folder / "runs" / name, accelerator="cpu")
+    train(config, folder / "runs" / name, accelerator="cpu")
     return time.process_time() - started
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE / "_ext"))
+# The pages describe the source beside them, whatever is installed; so do the commands that examples start.
+SOURCE = str(HERE.parent / "src")
+sys.path[:0] = [SOURCE, str(HERE / "_ext")]
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (SOURCE, os.environ.get("PYTHONPATH"))))
 
 from saved_figures import SavedFigures
 
@@ -29,6 +33,7 @@ extensions = [
     "example_report",
     "markdown_anchors",
     "mathml",
+    "offline",
 ]
 exclude_patterns = ["_build", "README.md"]
 nitpicky = True
@@ -56,7 +61,7 @@ nitpick_ignore_regex = [
     (r"py:class", r".*"),
     (r"py:obj", r"typing\..*"),  # signatures with a default factory are split at every comma
     (r"py:.*", r"([\w.]+\.)?_\w+(\.\w+)*"),
-    (r"py:data", r"classgap\.(measure\.metrics\.METRICS|measure\.groups\.RANKINGS|posthoc\.RULES)"),
+    (r"py:data", r"classgap\.(measure\.statistics\.(metrics\.METRICS|groups\.RANKINGS)|posthoc\.RULES)"),
 ]
 
 html_theme = "furo"
@@ -78,6 +83,7 @@ sphinx_gallery_conf = {
     "image_scrapers": (SavedFigures(),),
     "reset_modules": (),
     "capture_repr": ("_repr_html_", "__repr__"),
+    "ignore_repr_types": r"pathlib",  # the path that a call returns after it has written a file
     "default_thumb_file": str(HERE / "_static" / "thumbnail.png"),
     "show_signature": False,
     "show_memory": False,

@@ -1,6 +1,6 @@
 """Install a wheel in a clean environment and use it there, first without torch, then with it. Run by ``make wheel``.
 
-    python tests/check_wheel.py dist/classgap-0.1.0-py3-none-any.whl --torch link
+    python tests/check_wheel.py dist --torch link
 
 The new environment is made by ``venv`` in a temporary folder; pip installs the wheel and its dependencies from the package
 index. Torch takes gigabytes, so there are two ways to add it:
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import io
 import os
 import subprocess
 import sys
@@ -97,11 +98,12 @@ class Environment:
         """Run a program of the environment; stop everything unless it ends as wanted."""
         start = time.perf_counter()
         done = subprocess.run(
-            [str(self.bin / command[0]), *command[1:]],
+            [str(self.bin / command[0]) + (".exe" if os.name == "nt" else ""), *command[1:]],
             cwd=self.work,
             env=self.variables,
             capture_output=True,
             text=True,
+            errors="replace",
         )
         if (done.returncode != 0) != fails:
             sys.exit(f"{title}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}")
@@ -182,10 +184,15 @@ def check_with_torch(environment: Environment) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("wheel", type=Path)
+    parser.add_argument("wheel", type=Path, help="the wheel, or the folder that holds it")
     parser.add_argument("--torch", choices=("install", "link", "none"), default="install")
     arguments = parser.parse_args()
+    for stream in (sys.stdout, sys.stderr):  # what the programs print may not fit the encoding of a log on Windows
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     wheel = arguments.wheel.resolve()
+    if wheel.is_dir():
+        (wheel,) = wheel.glob("*.whl")
     with tempfile.TemporaryDirectory(prefix="classgap-wheel-") as folder:
         environment = Environment(Path(folder))
         environment.run("remove setuptools", "python", "-m", "pip", "uninstall", "--yes", "--quiet", "setuptools")

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from classgap.training.precision import probe_bf16
-
 # The same examples on every machine, however busy it is.
 settings.register_profile("classgap", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("classgap")
@@ -21,12 +19,17 @@ SHARED = Path(__file__).resolve().parents[1].parent / "shared" / "data"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Set what bfloat16 needs on this processor. Collecting computes nothing with torch, so it is not too late."""
     if any(item.get_closest_marker("bf16") for item in items):
+        from classgap.training.precision import probe_bf16
+
         probe_bf16().export()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("bf16") and not probe_bf16().works:
-        pytest.skip(probe_bf16().sentence)
+    if item.get_closest_marker("bf16"):
+        from classgap.training.precision import probe_bf16
+
+        if not probe_bf16().works:
+            pytest.skip(probe_bf16().sentence)
 
 
 @pytest.fixture

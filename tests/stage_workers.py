@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from classgap.training import TrainConfig, fit
+from classgap.training import TrainConfig, train
 from classgap.training.loop import Trainer
 from waiting import LOOPBACK
 
@@ -54,7 +54,7 @@ class CutOff(Exception):
 
 
 def run(name: str, folder: Path, **options: Any) -> None:
-    fit(TrainConfig().override([*BASE, *CASES[name]]), folder, accelerator="cpu", **options)
+    train(TrainConfig().override([*BASE, *CASES[name]]), folder, accelerator="cpu", **options)
 
 
 def run_cut_off(name: str, folder: Path, **options: Any) -> None:

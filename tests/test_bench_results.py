@@ -14,7 +14,7 @@ from bench_suite import same
 from classgap.checks import InputError
 from classgap.suites import RULES, Result, append_results, read_results
 from classgap.suites.records import archive_of, read_records, write_archive
-from classgap.suites.results import Candidate, archive_results, pack, unpack
+from classgap.suites.results import EpochResult, archive_results, pack, unpack
 from classgap.suites.tables import suite_tables
 
 
@@ -131,9 +131,9 @@ def test_rules_pick_what_was_recorded(done: Any) -> None:
     _, _, results = done
     result = next(iter(results.values()))
     made = [
-        Candidate(7, ("last",), (), (50,) * 10, ""),
-        Candidate(3, ("val_hard", "val_balanced"), (), (40,) * 5 + (60,) * 5, ""),
-        Candidate(5, (), (), (51,) * 10, ""),
+        EpochResult(7, ("last",), (), (50,) * 10, ""),
+        EpochResult(3, ("val_hard", "val_balanced"), (), (40,) * 5 + (60,) * 5, ""),
+        EpochResult(5, (), (), (51,) * 10, ""),
     ]
     result = dataclasses.replace(result, candidates=tuple(made))
     assert {name: rule.pick(result).epoch for name, rule in RULES.items()} == {

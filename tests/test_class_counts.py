@@ -13,7 +13,7 @@ import torch
 from classgap import registry
 from classgap.checks import InputError
 from classgap.suites.jobs import job_key
-from classgap.training import TrainConfig, fit
+from classgap.training import TrainConfig, train
 from classgap.training.counts import LONG_TAIL
 from classgap.training.run import start
 
@@ -50,7 +50,7 @@ def stored(folder: Path) -> dict[str, Any]:
 def test_the_ratio_of_the_training_set_decides(tmp_path: Path, data: Any, counts: Any, given: bool) -> None:
     notes: list[str] = []
     config = TrainConfig().override([*SMALL, data(*counts), "method=mr2"])
-    fit(config, tmp_path / "run", accelerator="cpu", watch=lambda p: notes.append(p.note))
+    train(config, tmp_path / "run", accelerator="cpu", watch=lambda p: notes.append(p.note))
     loss = criterion(tmp_path / "again", data(*counts), "method=mr2")
     assert (loss.class_counts is not None) == (loss.log_prior is not None) == given
     found = stored(tmp_path / "run")
@@ -83,7 +83,7 @@ def test_almost_equal_classes_are_no_logit_adjustment(tmp_path: Path, data: Any)
 def test_equal_classes_leave_nothing_to_say(tmp_path: Path, data: Any) -> None:
     notes: list[str] = []
     config = TrainConfig().override([*SMALL, data(30, 30, 30), "method=mr2"])
-    fit(config, tmp_path / "run", accelerator="cpu", watch=lambda p: notes.append(p.note))
+    train(config, tmp_path / "run", accelerator="cpu", watch=lambda p: notes.append(p.note))
     assert not any(notes)
     assert stored(tmp_path / "run")["source"] == "none"
 

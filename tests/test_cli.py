@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from classgap import cli
@@ -25,3 +29,10 @@ def test_any_other_missing_module_is_a_bug_and_shows(monkeypatch):
     monkeypatch.setattr("classgap.cli.app.app", verb)
     with pytest.raises(ModuleNotFoundError):
         cli.main()
+
+
+def test_characters_that_the_output_cannot_hold_are_replaced():
+    code = "import classgap.cli.app as a; a.app = lambda: print('a → b'); import classgap.cli as c; c.main()"
+    variables = {**os.environ, "PYTHONIOENCODING": "cp1252", "PYTHONUTF8": "0"}  # as in a pipe on Windows
+    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True)
+    assert (done.returncode, done.stdout.strip()) == (0, b"a ? b"), done.stderr.decode()

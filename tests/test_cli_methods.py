@@ -15,6 +15,8 @@ from classgap.cards import card, plain
 from classgap.checks import InputError
 from classgap.cli.app import app
 
+pytest.importorskip("torch")
+
 
 def run(*args: str) -> str:
     result = CliRunner().invoke(app, ["methods", *args], catch_exceptions=False)

@@ -20,7 +20,7 @@ from classgap.heads import CosineHead, FeatureTap, cosine_heads
 from classgap.losses import MR2Loss
 from classgap.models import build_model
 from classgap.suites.jobs import job_key
-from classgap.training import Progress, TrainConfig, fit
+from classgap.training import Progress, TrainConfig, train
 from classgap.training.run import start
 
 SMALL = ["data.per_class=13", "epochs=3", "batch=24", "optim.lr=0.05", "model=mlp-16"]
@@ -30,7 +30,7 @@ LOWEST = math.log(1 + 99 * math.exp(-2))  # cross-entropy of the best imaginable
 
 
 def run(folder: Path, *settings: str, **options: Any) -> Any:
-    return fit(TrainConfig().override([*SMALL, *settings]), folder, accelerator="cpu", **options)
+    return train(TrainConfig().override([*SMALL, *settings]), folder, accelerator="cpu", **options)
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

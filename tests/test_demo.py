@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 from classgap.cli import demo
 from classgap.cli.app import app
 
+pytest.importorskip("torch")
+
 
 def test_demo_trains_compares_and_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = demo.demo_config

@@ -15,6 +15,8 @@ import pytest
 from classgap import registry
 from classgap.checks import InputError
 
+pytest.importorskip("torch")
+
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "own_method"
 
 
@@ -130,7 +132,9 @@ def test_an_entry_point_without_a_declaration_says_what_to_do(packages: Path) ->
 def test_a_package_cannot_replace_a_built_in_method(packages: Path) -> None:
     offer(packages, "plug_thief", DECLARED.format(name="marc", cls="MARC"), "marc = plug_thief:MARC")
     before = registry.get("posthoc", "marc").cls
-    with pytest.warns(UserWarning, match=r"'marc' of plug_thief .* is not used: classgap\.posthoc\._marc\.MARC"):
+    with pytest.warns(
+        UserWarning, match=r"'marc' of plug_thief .* is not used: classgap\.posthoc\.estimators\.marc\.MARC"
+    ):
         registry.methods("posthoc")
     assert registry.get("posthoc", "marc").cls is before
     with pytest.raises(InputError, match="declared twice"):

@@ -13,7 +13,7 @@ from lightning_fabric import Fabric
 
 from classgap.data import load_data
 from classgap.suites import Published, Suite, Task, Variant, load_suite
-from classgap.training import TrainConfig, fit
+from classgap.training import TrainConfig, train
 from classgap.training.stages.base import open_run
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -200,7 +200,7 @@ def test_a_run_of_each_paper_trains(name: str, tmp_path: Path) -> None:
     task = suite.tasks[0]
     own = {"mr2": "MR², published", "elm": "ELM, α=π", "dbm": "DBM-BCL", "marc": "MARC"}[name]
     variant = next(v for v in suite.variants if v.name == own)
-    result = fit(small(task, variant), tmp_path, accelerator="cpu")
+    result = train(small(task, variant), tmp_path, accelerator="cpu")
     assert result.config.model.name == "resnet32"
     assert np.isfinite(result.test.scores).all()
     assert all(np.isfinite(record["train"]["loss"]) for record in result.history)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from classgap import Predictions
 from classgap.checks import InputError
 from classgap.measure import audit, compare
-from classgap.posthoc import RULES, GapDial
+from classgap.posthoc import RULES, GapDial, fix
 from classgap.posthoc.estimators.base import balanced_accuracy
 from classgap.posthoc.estimators.gap_dial import STRENGTHS, _Base, _Contest
-from classgap.posthoc.fixing import applicable, repair
-from classgap.posthoc.held_out import Evidence
+from classgap.posthoc.fixing import applicable
+from classgap.posthoc.held_out import HeldOut
 from classgap.posthoc.selection import choose, fold_numbers, splits
 from posthoc_data import Task, long_tailed_task
 from reference import posthoc as reference
@@ -33,8 +34,8 @@ def task() -> Task:
 
 
 def contest(scores: np.ndarray, y: np.ndarray) -> _Contest:
-    evidence, _ = Evidence.gather(scores, y)
-    return _Contest.of(evidence, _Base(1.0, np.zeros(scores.shape[1])))
+    held_out, _ = HeldOut.gather(scores, y)
+    return _Contest.of(held_out, _Base(1.0, np.zeros(scores.shape[1])))
 
 
 def test_strength_zero_changes_no_prediction_on_balanced_data() -> None:
@@ -134,10 +135,10 @@ def test_folds_are_stratified_even_for_tiny_classes() -> None:
 
 
 def test_splits_never_share_a_sample(task: Task) -> None:
-    evidence, _ = Evidence.gather(np.arange(600.0).reshape(300, 2), np.arange(300) % 2)
+    held_out, _ = HeldOut.gather(np.arange(600.0).reshape(300, 2), np.arange(300) % 2)
     seen = []
-    for fitting, rows in splits(evidence, 4, seed=0):
-        assert not np.intersect1d(fitting.scores[:, 0], evidence.scores[rows, 0]).size
+    for fitting, rows in splits(held_out, 4, seed=0):
+        assert not np.intersect1d(fitting.scores[:, 0], held_out.scores[rows, 0]).size
         seen.append(rows)
     np.testing.assert_array_equal(np.sort(np.concatenate(seen)), np.arange(300))
 
@@ -169,13 +170,20 @@ def test_rules_choose_what_they_say() -> None:
         choose(candidates, "best_hrd")
 
 
-def gathered(task: Task, **missing) -> Evidence:
-    return Evidence.gather(task.scores, task.y, **{**task.context, **missing})[0]
+def task_predictions(task: Task) -> Predictions:
+    head = (task.weight, task.bias)
+    return Predictions.from_arrays(
+        task.y, scores=task.scores, features=task.features, head=head, train_counts=task.counts
+    )
 
 
-def test_repair_finds_what_helps_and_reports_on_untouched_samples() -> None:
+def gathered(task: Task, **missing) -> HeldOut:
+    return HeldOut.gather(task.scores, task.y, **{**task.context, **missing})[0]
+
+
+def test_fix_finds_what_helps_and_reports_on_untouched_samples() -> None:
     task = long_tailed_task(per_class=150)
-    result = repair(gathered(task), folds=2)
+    result = fix(task_predictions(task), folds=2)
     assert result.helps
     assert result.chosen in result.candidates
     assert not result.skipped
@@ -184,11 +192,11 @@ def test_repair_finds_what_helps_and_reports_on_untouched_samples() -> None:
     assert report.metrics["hard"].delta.low > 0
 
 
-def test_repair_says_when_nothing_helps() -> None:
+def test_fix_says_when_nothing_helps() -> None:
     rng = np.random.default_rng(0)
     y = np.repeat(np.arange(3), 60)
     scores = rng.normal(size=(180, 3))  # pure noise
-    result = repair(Evidence.gather(scores, y)[0], folds=2)
+    result = fix(y, scores=scores, folds=2)
     assert not result.helps
     assert "logit_adjustment" in result.skipped
 
@@ -204,6 +212,6 @@ def test_applicable_methods_depend_on_what_is_known(task: Task) -> None:
     }  # fmt: skip
 
 
-def test_repair_refuses_a_handful_of_samples() -> None:
+def test_fix_refuses_a_handful_of_samples() -> None:
     with pytest.raises(InputError, match="cross-fitting"):
-        repair(Evidence.gather(np.eye(3), np.arange(3))[0])
+        fix(np.arange(3), scores=3 * np.eye(3))

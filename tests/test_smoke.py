@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from classgap import registry
-from classgap.training import TrainConfig, fit
+from classgap.training import TrainConfig, train
 
 SMALL = [
     *("data.per_class=60", "data.profile=exponential", "data.imbalance=4", "data.val_fraction=0"),
@@ -19,7 +19,7 @@ SAMPLER_SETTINGS = {"p_by_q": ["sampler.classes=8", "sampler.samples=2"]}
 
 
 def accuracy(folder: Path, *settings: str) -> float:
-    result = fit(TrainConfig().override([*SMALL, *settings]), folder / "run", accelerator="cpu")
+    result = train(TrainConfig().override([*SMALL, *settings]), folder / "run", accelerator="cpu")
     assert np.isfinite(result.test.scores).all()
     assert all(np.isfinite(record["train"]["loss"]) for record in result.history)
     return float((result.test.y_pred == result.test.y_true).mean())

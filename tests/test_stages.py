@@ -18,7 +18,7 @@ from classgap import posthoc
 from classgap.checks import InputError
 from classgap.data import Batches, Normalise, Split, mixup, policies
 from classgap.samplers import ClassBalancedSampler
-from classgap.training import Progress, TrainConfig, fit
+from classgap.training import Progress, TrainConfig, train
 from classgap.training.epoch import read_log
 from reference import posthoc as reference
 
@@ -29,7 +29,7 @@ CONVOLUTIONS = ["model=resnet20", "data.per_class=3", "batch=10", "epochs=2", "c
 
 
 def run(folder: Path, *settings: str, **options: Any) -> Any:
-    return fit(TrainConfig().override([*SMALL, *settings]), folder, accelerator="cpu", **options)
+    return train(TrainConfig().override([*SMALL, *settings]), folder, accelerator="cpu", **options)
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -395,7 +395,7 @@ def test_two_processes_equal_one(tmp_path: Path) -> None:
     """Samplers, mixing, sharpness-aware steps, accumulation, clipping and a loss that learns, all at once."""
     settings = ["method=bcl", "sampler=class_balanced", "wrapper=sam", "mix=mixup", "batch=22", "epochs=2"]
     settings = [*SMALL, *settings, "optim.clip=0.5", "method.views=2", "data.augment=crop", "precision=64-true"]
-    fit(TrainConfig().override(settings), tmp_path / "one", accelerator="cpu")
+    train(TrainConfig().override(settings), tmp_path / "one", accelerator="cpu")
     sets = [part for s in settings for part in ("--set", s)]
     command = [sys.executable, "-m", "classgap", "train", *sets, "--out", str(tmp_path / "two"), "--devices", "2"]
     done = subprocess.run([*command, "--accelerator", "cpu"], capture_output=True, text=True)

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from classgap.checks import InputError
-from classgap.training import Progress, TrainConfig, fit
+from classgap.training import Progress, TrainConfig, train
 from waiting import SECONDS, started, wait_until
 
 SMALL = ["data.per_class=13", "epochs=3", "batch=24", "optim.lr=0.05", "model=mlp-16"]
@@ -23,7 +23,7 @@ CLI = [sys.executable, "-m", "classgap", "train"]
 
 
 def _fit(folder: Path, *settings: str, **options: Any) -> Any:
-    return fit(TrainConfig().override([*SMALL, *settings]), folder, accelerator="cpu", **options)
+    return train(TrainConfig().override([*SMALL, *settings]), folder, accelerator="cpu", **options)
 
 
 def _weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -186,7 +186,7 @@ def test_resume_after_kill_9_is_bit_identical(tmp_path: Path) -> None:
     config = TrainConfig().override([s for s in settings if s != "--set"])
     for folder, resume in (("killed", True), ("whole", False)):
         with pytest.raises(Killed):
-            fit(config, tmp_path / folder, resume=resume, accelerator="cpu", watch=stop_there)
+            train(config, tmp_path / folder, resume=resume, accelerator="cpu", watch=stop_there)
     one, two = (torch.load(tmp_path / f / "checkpoint.pt", weights_only=True) for f in ("killed", "whole"))
     assert one["position"] == two["position"] == {"epoch": reached + 2, "step": 0}
     for part in ("model", "criterion"):
@@ -200,7 +200,7 @@ def test_resume_after_kill_9_is_bit_identical(tmp_path: Path) -> None:
 def test_two_processes_equal_one(tmp_path: Path) -> None:
     """130 samples in batches of 23: shares of 12 and 11, and a last batch of 15 in 8 and 7."""
     settings = _sets("batch=23", "optim.accumulate=2", "optim.clip=0.5", "precision=64-true")
-    one = fit(TrainConfig().override([s for s in settings if s != "--set"]), tmp_path / "one", accelerator="cpu")
+    one = train(TrainConfig().override([s for s in settings if s != "--set"]), tmp_path / "one", accelerator="cpu")
     done = _run(*settings, "--out", str(tmp_path / "two"), "--devices", "2", "--accelerator", "cpu")
     assert done.stdout.count("overall") == 1  # only the first process talks
     for key, value in _weights(tmp_path / "one").items():
@@ -360,7 +360,7 @@ def test_words_without_an_option_are_explained(words: list[str], message: str) -
 
 
 def test_recipes_that_cannot_be_used(tmp_path: Path) -> None:
-    from classgap.cli.train import load_recipe
+    from classgap.training.recipes import load_recipe
 
     with pytest.raises(InputError, match="there is no recipe nowhere"):
         load_recipe("nowhere")

@@ -17,7 +17,7 @@ from classgap.data import load_data
 from classgap.heads import CosineHead, FeatureTap
 from classgap.losses import BCLLoss
 from classgap.models import CausalNormHead, build_model
-from classgap.training import Progress, TrainConfig, fit
+from classgap.training import Progress, TrainConfig, train
 from classgap.training.run import start
 from test_causal import reference
 
@@ -26,7 +26,7 @@ DBM_BCL = ["method=bcl", "method.base=dbm", 'method.base_params={"variant": "bs"
 
 
 def run(folder: Path, *settings: str, **options: Any) -> Any:
-    return fit(TrainConfig().override([*SMALL, *settings]), folder, accelerator="cpu", **options)
+    return train(TrainConfig().override([*SMALL, *settings]), folder, accelerator="cpu", **options)
 
 
 def begun(folder: Path, *settings: str) -> Any:

@@ -1,6 +1,7 @@
 """classgap: find the classes a classifier fails, say whether the gap is real, and close it.
 
-``import classgap`` is light: no torch, and the measuring half is loaded on first use.
+One function per verb: :func:`audit`, :func:`compare`, :func:`fix`, :func:`train`, :func:`bench`. Each is loaded on first use, so
+``import classgap`` is quick, and only the last two load torch.
 """
 
 from __future__ import annotations
@@ -12,13 +13,35 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from classgap.measure import AuditReport, Comparison, Estimate, audit, compare
+    from classgap.posthoc import FixReport, fix
     from classgap.predictions import Columns, Predictions
+    from classgap.suites import BenchReport, bench
+    from classgap.training import TrainConfig, TrainResult, train
 
 _LAZY = {
     **dict.fromkeys(("AuditReport", "Comparison", "Estimate", "audit", "compare"), "classgap.measure"),
+    **dict.fromkeys(("FixReport", "fix"), "classgap.posthoc"),
     **dict.fromkeys(("Columns", "Predictions"), "classgap.predictions"),
+    **dict.fromkeys(("BenchReport", "bench"), "classgap.suites"),
+    **dict.fromkeys(("TrainConfig", "TrainResult", "train"), "classgap.training"),
 }
-__all__ = ["AuditReport", "Columns", "Comparison", "Estimate", "Predictions", "__version__", "audit", "compare"]
+__all__ = [
+    "AuditReport",
+    "BenchReport",
+    "Columns",
+    "Comparison",
+    "Estimate",
+    "FixReport",
+    "Predictions",
+    "TrainConfig",
+    "TrainResult",
+    "__version__",
+    "audit",
+    "bench",
+    "compare",
+    "fix",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 from classgap.checks import InputError
@@ -20,6 +21,10 @@ def main() -> None:
     """Entry point. Input errors are one sentence and exit code 2; anything else is a bug and shows its traceback."""
     from classgap.cli.app import app
 
+    # A file or a pipe on Windows may be unable to hold "→" or "Δ": "?" is better than a traceback.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         app()
     except InputError as error:

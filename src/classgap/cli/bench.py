@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,9 +12,7 @@ from classgap.checks import InputError, one_of
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from classgap.suites import Result, Suite
-    from classgap.suites.jobs import Job
-    from classgap.suites.tables import TaskTables
+    from classgap.suites.running import BenchReport, Plan
 
 
 def bench(
@@ -79,120 +74,72 @@ def bench(
     """
     from rich.console import Console
 
-    from classgap.suites import RULES, append_results, load_suite, read_results
+    from classgap.suites import RULES
     from classgap.suites.render import FORMATS
-    from classgap.suites.results import collect_done
+    from classgap.suites.running import plan
     from classgap.suites.suite import parse_seeds
 
     one_of("--rule", rule, RULES)
     one_of("--format", form, FORMATS)
     screen = Console(stderr=True, highlight=False)
     with screen.status("reading the suite"):
-        chosen = load_suite(suite)
-        jobs = chosen.jobs(None if seeds is None else parse_seeds(seeds), only or ())
-        folder = out or Path("runs") / "bench" / chosen.name
-        files = results or [Path(suite).with_suffix(".jsonl") if Path(suite).is_file() else folder / "results.jsonl"]
+        chosen = None if seeds is None else parse_seeds(seeds)
+        planned = plan(suite, seeds=chosen, only=only or (), out=out, results=results or ())
         if not (list_jobs or tables_only):
-            append_results(files[0], collect_done(jobs, folder))
-        found = read_results(files)
+            planned.collect()
+        found = planned.report()
     if list_jobs:
-        _list(jobs, found)
+        _list(found)
         return
-    failed = 0
     if not tables_only:
-        failed = _run(chosen, jobs, found, folder, files[0], workers, threads, screen)
-        append_results(files[0], collect_done(jobs, folder))  # also what other machines have finished meanwhile
-        found = read_results(files)
-    _print_tables(chosen, found, rule, form, seeds, only, screen)
-    if failed:
+        found = _run(planned, found, workers, threads, screen)
+    _print_tables(found, rule, form, screen)
+    if found.failed:
         raise typer.Exit(1)
 
 
-def _list(jobs: Sequence[Job], found: Mapping[str, Result]) -> None:
-    for job in jobs:
-        state = "done" if job.key in found else "open"
+def _list(found: BenchReport) -> None:
+    missing = {job.key for job in found.missing}
+    for job in found.jobs:
+        state = "open" if job.key in missing else "done"
         typer.echo(f"{job.key}  {state}  {job.name}")
-    done = sum(job.key in found for job in jobs)
-    typer.echo(f"{done} of {len(jobs)} jobs done", err=True)
+    typer.echo(f"{len(found.jobs) - len(missing)} of {len(found.jobs)} jobs done", err=True)
 
 
-def _run(
-    suite: Suite,
-    jobs: Sequence[Job],
-    found: Mapping[str, Result],
-    folder: Path,
-    results: Path,
-    workers: int,
-    threads: int,
-    screen: Console,
-) -> int:
-    """Run what is not done, say what failed, and return how many jobs did."""
+def _run(planned: Plan, found: BenchReport, workers: int, threads: int, screen: Console) -> BenchReport:
+    """Run what is not done, say what failed, and return what is known then."""
     from rich.text import Text
 
     from classgap.cli.bench_progress import BenchProgress
-    from classgap.suites.pool import run_jobs
     from classgap.training.precision import set_up_precision
 
-    left = [job for job in jobs if job.key not in found]
-    if not left:
-        screen.print(f"all {len(jobs)} jobs of {suite.name} are done")
-        return 0
-    _find_data(suite, left)
-    sentences = {set_up_precision(precision, children=True) for precision in {job.config.precision for job in left}}
+    suite, missing = planned.suite, found.missing
+    if not missing:
+        screen.print(f"all {len(found.jobs)} jobs of {suite.name} are done")
+        return found
+    planned.find_data(missing)
+    sentences = {set_up_precision(precision, children=True) for precision in {job.config.precision for job in missing}}
     for sentence in sentences - {""}:
         screen.print(sentence, soft_wrap=True)
-    by_key = {job.key: job for job in left}
-    screen.print(f"{suite.name}: {len(by_key)} of {len(jobs)} jobs to run in {folder} → {results}", soft_wrap=True)
-    # A batch system's request to end is like Ctrl-C: workers must not outlive this process.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    counted = f"{len(missing)} of {len(found.jobs)} jobs"
+    screen.print(f"{suite.name}: {counted} to run in {planned.folder} → {planned.results[0]}", soft_wrap=True)
+    by_key = {job.key: job for job in missing}
     try:
-        with BenchProgress(screen, by_key, list(found.values()), workers) as progress:
-            errors = run_jobs(left, folder, results=results, workers=workers, threads=threads, tell=progress.tell)
+        with BenchProgress(screen, by_key, list(found.results.values()), workers) as progress:
+            failed = planned.run(missing, workers=workers, threads=threads, tell=progress.tell)
     except KeyboardInterrupt:
-        screen.print("interrupted; the same command goes on from here")
+        screen.print("interrupted; the same command continues from here")
         raise typer.Exit(130) from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    for key, error in errors.items():
-        screen.print(Text(f"{by_key[key].name} could not be run: {error.strip()}", style="red"), soft_wrap=True)
-    return len(errors)
+    for name, error in failed.items():
+        screen.print(Text(f"{name} could not be run: {error.strip()}", style="red"), soft_wrap=True)
+    return planned.report(failed)
 
 
-def _find_data(suite: Suite, jobs: Sequence[Job]) -> None:
-    """Let workers find the suite's archives, and say at once if one is missing."""
-    if suite.data is not None:
-        os.environ.setdefault("CLASSGAP_DATA", str(suite.data))
-    from classgap.data import data_root
-
-    for name in sorted({job.config.data.name for job in jobs}):
-        kind, _, path = name.partition(":")
-        if kind == "npz" and not any((place / path).is_file() for place in (Path(), data_root())):
-            raise InputError(
-                f"suite {suite.name} needs {path}, which is not in {data_root()}; set CLASSGAP_DATA to the folder that "
-                "has it (tables of committed results need no data: --tables-only)"
-            )
-
-
-def _print_tables(
-    suite: Suite,
-    found: Mapping[str, Result],
-    rule: str,
-    form: str,
-    seeds: str | None,
-    only: list[str] | None,
-    screen: Console,
-) -> None:
-    from classgap.suites import RULES
-    from classgap.suites.published import published_tables
-    from classgap.suites.suite import parse_seeds
-    from classgap.suites.tables import suite_tables
-
-    chosen = None if seeds is None else parse_seeds(seeds)
+def _print_tables(found: BenchReport, rule: str, form: str, screen: Console) -> None:
     with screen.status("comparing"):
-        tables: list[TaskTables] = suite_tables(suite, found, rule=RULES[rule], seeds=chosen, only=only or ())
-        published = published_tables(suite, found, rule=RULES[rule], seeds=chosen, only=only or ())
+        tables, published = found.tables(rule), found.published(rule)
     if not tables and not published:
-        raise InputError(f"there are no results of {suite.name} yet; run it without --tables-only")
+        raise InputError(f"there are no results of {found.suite.name} yet; run it without --tables-only")
     for task in tables:
         typer.echo(task.accuracy.render(form))  # type: ignore[arg-type]
         if task.differences.rows:

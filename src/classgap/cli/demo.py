@@ -69,14 +69,14 @@ def _train_all(console: Console, folder: Path) -> dict[str, list[AuditReport]]:
     with console.status("loading torch"):
         import torch
 
-        from classgap.training import fit
+        from classgap.training import train
 
     torch.set_num_threads(1)  # the network is so small that threads would only wait for each other
     reports: dict[str, list[AuditReport]] = {method: [] for method in METHODS}
     with RunProgress(console, runs=len(METHODS) * len(SEEDS)) as progress:
         for seed, method in itertools.product(SEEDS, METHODS):
             progress.start(f"{method} seed {seed}")
-            result = fit(demo_config(method, seed), folder / f"{method}-seed{seed}", watch=progress.watch)
+            result = train(demo_config(method, seed), folder / f"{method}-seed{seed}", watch=progress.watch)
             report = classgap.audit(result.test.y_true, scores=result.test.scores, class_names=result.test.class_names)
             reports[method].append(report)
             _log(folder / "results.jsonl", result, report)

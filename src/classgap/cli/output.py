@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,11 +33,14 @@ def console() -> Console:
 @contextlib.contextmanager
 def working(what: str) -> Iterator[Progress]:
     """A spinner or bar on standard error while something long runs; nothing where that is not a terminal."""
+    if not sys.stderr.isatty():  # a disabled bar of rich before 14.3 still prints an empty line
+        yield lambda done, total: None
+        return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
@@ -95,6 +98,7 @@ def finish(
 ) -> None:
     """Print or write the result, then judge it by the gate."""
     from classgap.measure.comparison import Comparison
+    from classgap.measure.render.folder import write_report
 
     screen = console()
     if out is not None:
@@ -128,26 +132,6 @@ def judge(result: AuditReport | Comparison, fail_if: Sequence[str]) -> None:
         typer.echo(f"gate {outcome.sentence}", err=True)
     if any(outcome.failed for outcome in outcomes):
         raise typer.Exit(1)
-
-
-def write_report(
-    result: AuditReport | Comparison, folder: Path, source: str, more: Mapping[str, Any] | None = None
-) -> None:
-    """Write the page, Markdown, JSON and every figure as PNG and SVG; ``more`` are further charts by name."""
-    from classgap.measure.comparison import Comparison
-    from classgap.measure.render import html, plot
-
-    (folder / "figures").mkdir(parents=True, exist_ok=True)
-    charts = {**plot.figures(result), **(more or {})}
-    if isinstance(result, Comparison):
-        html.render_comparison(result, folder / "report.html", source=source, charts=charts)
-    else:
-        html.render_audit(result, folder / "report.html", source=source, charts=charts)
-    (folder / "report.md").write_text(result.to_markdown(), encoding="utf-8")
-    (folder / "report.json").write_text(json.dumps(result.to_dict(), indent=2), encoding="utf-8")
-    for name, chart in charts.items():
-        for ending in ("png", "svg"):
-            plot.save(chart, folder / "figures" / f"{name}.{ending}")
 
 
 # ---------------------------------------------------------------- tables

@@ -18,7 +18,7 @@ class RunProgress:
 
     with RunProgress(console) as progress:
         progress.start("resnet32 · mr2")
-        fit(config, folder, watch=progress.watch)
+        train(config, folder, watch=progress.watch)
     """
 
     def __init__(self, console: Console, runs: int = 1) -> None:

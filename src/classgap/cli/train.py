@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -60,7 +59,7 @@ def train(
 
     if accelerator in ("auto", "cpu") and (sentence := set_up_precision(config.precision)):  # before torch is loaded
         console.print(sentence, highlight=False, soft_wrap=True)
-    from classgap.training import fit
+    from classgap.training import train as run
 
     parts = (p.name for p in (config.stage, config.wrapper, config.sampler, config.mix) if p.name != "none")
     what = " · ".join((config.data.name, config.model.name, config.method.name, *parts))
@@ -68,7 +67,7 @@ def train(
     try:
         with RunProgress(console) as progress:
             progress.start(config.method.name)
-            result = fit(
+            result = run(
                 config,
                 folder,
                 resume=resume,
@@ -105,33 +104,13 @@ def _resolve(
             raise InputError(f"--resume: there is no run in {out}; name its recipe or settings to start one")
         return stored, out
     if recipe is not None:
+        from classgap.training.recipes import load_recipe
+
         config = load_recipe(recipe, quick=quick)
     else:
         config = TrainConfig().override(["epochs=2", "data.per_class=16"] if quick else [])
     config = config.override(settings)
     return config, out or Path("runs") / config.slug
-
-
-def load_recipe(name: str, *, quick: bool = False) -> TrainConfig:
-    """The configuration a recipe file states."""
-    from classgap.training import TrainConfig
-
-    path = Path(name)
-    if not path.is_file():
-        path = Path("recipes") / f"{name.removesuffix('.py')}.py"
-    if not path.is_file():
-        raise InputError(f"there is no recipe {name}, nor {path}; without a recipe use --set alone")
-    spec = importlib.util.spec_from_file_location("recipe", path)
-    if spec is None or spec.loader is None:
-        raise InputError(f"recipe {path} must be a Python file ending in .py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    if not callable(getattr(module, "config", None)):
-        raise InputError(f"recipe {path} must define config(quick=False) -> TrainConfig")
-    config = module.config(quick=quick)
-    if not isinstance(config, TrainConfig):
-        raise InputError(f"config() of recipe {path} must return a TrainConfig, got {type(config).__name__}")
-    return config
 
 
 def _report(console: Console, result: TrainResult) -> None:

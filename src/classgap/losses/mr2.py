@@ -100,7 +100,7 @@ def representation_margin(
     Args:
         sbar: Average within-class squared deviation :math:`\bar s`, not differentiated.
         temperature: :math:`T`; 1 in the paper. The larger it is, the more evenly all pairs are pulled together.
-        anchors, index, pairs: See :func:`~classgap.losses.pairs.within_class_pull`.
+        anchors, index, pairs: See :func:`~classgap.losses.within_class_pull`.
     Shape:
         features :math:`(N, d)`, target :math:`(N,)`; returns a scalar. A sample without another one of its class adds 0.
     Example:

@@ -21,6 +21,7 @@ from classgap.measure.statistics.groups import THIRDS, Remainder
 from classgap.measure.statistics.metrics import FROM_ACCURACY, evaluate
 from classgap.measure.statistics.paired import (
     SMALL,
+    SMALL_ALONE,
     Cells,
     Pooled,
     benjamini_hochberg,
@@ -457,12 +458,12 @@ def _notes(cells: Cells, given_reference: bool) -> list[str]:
             "the reference ranking is that of *before* on these same samples: its hard third gains and its easy third "
             "loses even from a mere re-run (regression to the mean); the verdict uses the cross-fitted thirds"
         )
-    if (small := int(((cells.support > 0) & (cells.support < SMALL)).sum())) > 0:
-        most = np.median(cells.support[cells.support > 0]) < SMALL
+    sizes = cells.support[cells.support > 0]
+    if (small := int((sizes < SMALL_ALONE).sum())) > 0:
+        which = "any third, the worst class" if np.median(sizes) < SMALL else "the worst class"
         notes.append(
-            f"{small} class{'es have' if small > 1 else ' has'} fewer than {SMALL} samples: what happened to "
-            f"{'any third, ' if most else ''}the worst class, the worst tenth or the gap cannot be said from them, hence "
-            "the wide intervals of these differences"
+            f"{small} class{'es have' if small > 1 else ' has'} fewer than {SMALL_ALONE} samples, too few to say what happened "
+            f"to {which}, the worst tenth or the gap, each ranked anew: hence the wide intervals of these differences"
         )
     if (absent := int((cells.support == 0).sum())) > 0:
         notes.append(f"{absent} class{'es have' if absent > 1 else ' has'} no samples and cannot be compared")

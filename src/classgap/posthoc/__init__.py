@@ -19,6 +19,8 @@ from classgap.posthoc.estimators.marc import MARC
 from classgap.posthoc.estimators.norms import LWS, TauNorm
 from classgap.posthoc.estimators.scaling import MatrixScaling, TemperatureScaling, VectorScaling
 from classgap.posthoc.files import load, save
+from classgap.posthoc.fix_report import FixReport
+from classgap.posthoc.fixing import fix
 from classgap.posthoc.selection import RULES
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "MARC",
     "RULES",
     "DisAlign",
+    "FixReport",
     "FrontierPoint",
     "GapDial",
     "LogitAdjustment",
@@ -36,6 +39,7 @@ __all__ = [
     "TauNorm",
     "TemperatureScaling",
     "VectorScaling",
+    "fix",
     "load",
     "save",
 ]

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import altair as alt
 
-    from classgap.posthoc.fixing import Repair
+    from classgap.posthoc.fix_report import FixReport
 
 _DIAL = "#e8703a"
 
 
-def frontier(result: Repair, overall: str = "balanced") -> alt.TopLevelMixin:
+def frontier(result: FixReport) -> alt.TopLevelMixin:
     """Hard third against overall on the samples set aside: the gap dial as a line, others as points, the chosen one ringed."""
     import altair as alt
 
-    rows = _rows(result, overall)
+    rows = _rows(result)
     title = "change of the hard third, points"
     x = alt.X("overall:Q", title="change overall, points", scale=alt.Scale(zero=False, nice=True))
     y = alt.Y("hard:Q", title=title)
@@ -44,12 +44,12 @@ def frontier(result: Repair, overall: str = "balanced") -> alt.TopLevelMixin:
     return chart
 
 
-def _rows(result: Repair, overall: str) -> list[dict[str, Any]]:
+def _rows(result: FixReport) -> list[dict[str, Any]]:
     dial = {candidate.label: strength for strength, candidate in result.frontier}
     ends = {*list(dial)[:1], *list(dial)[-1:]}  # strengths between them follow the line, and their names would overlap
     rows = []
     for label, candidate in result.candidates.items():
-        hard, whole = candidate.report.metrics["hard"].delta, candidate.report.metrics[overall].delta
+        hard, whole = candidate.report.metrics["hard"].delta, candidate.report.metrics[result.overall].delta
         rows.append(
             {
                 "method": label,

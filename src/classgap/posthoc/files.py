@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ SETTINGS, ARRAYS = "method.json", "method.safetensors"
 
 def save(method: PostHocMethod, folder: str | Path) -> Path:
     """Write a fitted method as ``method.json`` and ``method.safetensors`` into ``folder``; :func:`load` reads it back."""
-    from safetensors.numpy import save_file
+    import safetensors.numpy
 
     from classgap import registry
 
@@ -28,20 +29,23 @@ def save(method: PostHocMethod, folder: str | Path) -> Path:
         raise InputError(f"{type(method).__name__} is not a declared method; decorate it with @method to save it")
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
+    arrays = safetensors.numpy.save({name: np.ascontiguousarray(getattr(method, name)) for name in method.learned})
     settings = {
         "classgap_version": __version__,
         "method": names[0],
         "parameters": method.get_params(deep=False),
         "classes": method.classes_.tolist(),
+        "scores_kind": method.scores_kind_,
+        "sha256": hashlib.sha256(arrays).hexdigest(),
     }
-    (target / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n")
-    save_file({name: np.ascontiguousarray(getattr(method, name)) for name in method.learned}, target / ARRAYS)
+    (target / ARRAYS).write_bytes(arrays)
+    (target / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     return target
 
 
 def load(folder: str | Path) -> PostHocMethod:
     """The method that :func:`save` wrote into ``folder``."""
-    from safetensors.numpy import load_file
+    import safetensors.numpy
 
     from classgap import registry
 
@@ -49,9 +53,19 @@ def load(folder: str | Path) -> PostHocMethod:
     missing = [name for name in (SETTINGS, ARRAYS) if not (source / name).is_file()]
     if missing:
         raise InputError(f"{source} holds no saved method: {' and '.join(missing)} missing")
-    settings: dict[str, Any] = json.loads((source / SETTINGS).read_text())
-    method: PostHocMethod = registry.get("posthoc", settings["method"]).build(**settings["parameters"])
-    method.classes_ = np.asarray(settings["classes"])
-    for name, array in load_file(source / ARRAYS).items():
-        setattr(method, name, array)
+    try:
+        settings: dict[str, Any] = json.loads((source / SETTINGS).read_text(encoding="utf-8"))
+        name, parameters, classes = settings["method"], settings["parameters"], settings["classes"]
+        kind, digest = settings["scores_kind"], settings["sha256"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{source / SETTINGS} is damaged, or not of this version of classgap: {error!r}") from None
+    arrays = (source / ARRAYS).read_bytes()
+    if hashlib.sha256(arrays).hexdigest() != digest:
+        raise InputError(
+            f"{source / ARRAYS} does not belong to {SETTINGS} beside it, or is damaged; save the method again"
+        )
+    method: PostHocMethod = registry.get("posthoc", name).build(**parameters)
+    method.classes_, method.scores_kind_ = np.asarray(classes), kind
+    for learned, array in safetensors.numpy.load(arrays).items():
+        setattr(method, learned, array)
     return method

@@ -5,33 +5,26 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import clone
 from threadpoolctl import threadpool_limits
 
 from classgap import registry
-from classgap.checks import number
+from classgap.checks import InputError, number
 from classgap.posthoc.estimators.base import PostHocMethod
-from classgap.posthoc.estimators.gap_dial import STRENGTHS, GapDial
-from classgap.posthoc.held_out import Array, Evidence
-from classgap.posthoc.selection import (
-    DEFAULT_RULE,
-    choose,
-    compare_predictions,
-    fold_numbers,
-    need_samples,
-    rejection,
-    splits,
-)
+from classgap.posthoc.estimators.gap_dial import STRENGTHS
+from classgap.posthoc.fix_report import Candidate, FixReport
+from classgap.posthoc.held_out import Array, HeldOut, as_logits
+from classgap.posthoc.selection import DEFAULT_RULE, choose, compare_predictions, fold_numbers, need_samples, splits
+from classgap.predictions import Predictions
+from classgap.predictions.predictions import Counts, Progress, as_predictions
 
 if TYPE_CHECKING:
     from classgap.measure import Comparison
-
-Progress = Callable[[int, int], None]
 
 # Settings tried beside each method's defaults; the rule chooses among all of them by cross-fitting.
 _VARIANTS: Mapping[str, Sequence[Mapping[str, Any]]] = {
@@ -42,81 +35,68 @@ _VARIANTS: Mapping[str, Sequence[Mapping[str, Any]]] = {
 }
 
 
-@dataclass(frozen=True, eq=False)
-class Candidate:
-    """One method with one setting.
-
-    Attributes:
-        method: Fitted on the fitting part.
-        selection: Cross-fitted comparison with the uncorrected scores on the fitting part; what the rule sees.
-        report: Comparison on the report part, which had no say in anything.
-    """
-
-    label: str
-    method: PostHocMethod
-    selection: Comparison
-    report: Comparison
-
-
-@dataclass(frozen=True, eq=False)
-class Repair:
-    """What :func:`repair` found.
-
-    Attributes:
-        candidates: All that were fitted, by label.
-        skipped: Methods that could not be tried, with the reason.
-        chosen: Label the rule picked, or None.
-        helps: Whether the verdict of ``compare`` on the report part is an improvement (:data:`HELPFUL`).
-        overall: What the rule calls overall: ``"balanced"`` or ``"overall"`` accuracy.
-        report_rows: Samples of the report part.
-    """
-
-    candidates: Mapping[str, Candidate]
-    skipped: Mapping[str, str]
-    chosen: str | None
-    helps: bool
-    rule: str
-    report_rows: Array
-    overall: str = "balanced"
-
-    @property
-    def rejected(self) -> dict[str, str]:
-        """Candidates whose verdict on the report part is an improvement but that were not chosen, each with the reason."""
-        return {
-            label: rejection({n: c.selection for n, c in self.candidates.items()}, label, self.rule, self.overall)
-            for label, candidate in self.candidates.items()
-            if label != self.chosen and candidate.report.verdict.kind in HELPFUL
-        }
-
-    @property
-    def frontier(self) -> list[tuple[float, Candidate]]:
-        """The gap dial's strengths in order."""
-        dials = [(c.method.strength_, c) for c in self.candidates.values() if isinstance(c.method, GapDial)]
-        return sorted(dials, key=lambda pair: pair[0])
-
-
-def repair(
-    evidence: Evidence,
+def fix(
+    data: Any,
     *,
+    scores: ArrayLike | None = None,
+    scores_kind: Literal["auto", "logits", "probabilities"] = "auto",
+    features: ArrayLike | None = None,
+    head: Any = None,
+    class_names: Sequence[str] | None = None,
+    train_counts: Counts | None = None,
     rule: str = DEFAULT_RULE,
     overall: str = "balanced",
     report_share: float = 1 / 3,
     folds: int = 5,
     seed: int = 0,
     progress: Progress | None = None,
-) -> Repair:
-    """Split, fit, choose, report.
+) -> FixReport:
+    """Close the gap of a trained model without retraining.
 
-    A stratified ``report_share`` of the samples (one half, a third, a quarter, …) is set aside. On the rest every method is
-    cross-fitted, the rule chooses from those comparisons, and all are fitted once more. Only then is each measured on the
-    samples set aside.
+    A stratified ``report_share`` of the samples (one half, a third, a quarter, …) is set aside. On the rest every post-hoc method
+    is cross-fitted, the rule chooses from those comparisons, and all methods are fitted once more. Only then is each measured on
+    the samples set aside.
+
+    Args:
+        data: Samples the model was **not** trained on, with scores or with features and a head: predictions, a prediction file
+            (as a path), a table, or true labels beside ``scores``.
+        scores: ``(n, K)`` logits or probabilities, columns in class order.
+        scores_kind: What ``scores`` are; ``"auto"`` takes rows that sum to 1 for probabilities.
+        features: ``(n, d)`` input of the last layer; some methods need it.
+        head: The last layer: its weight ``(K, d)``, a pair ``(weight, bias)``, or an object with both.
+        class_names: Names in class order.
+        train_counts: Training samples of each class, in class order or by name; without it the labels of ``data`` are counted.
+        rule: How to choose a method, one of :data:`classgap.posthoc.RULES`.
+        overall: What the rule calls overall: ``"balanced"`` counts classes alike, ``"overall"`` samples.
+        report_share: Share of the samples set aside for the report.
+        folds: Folds of the cross-fitting.
+        seed: Random seed.
+        progress: Called with (fits done, fits in total).
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> y = np.repeat([0, 1, 2], 200)
+        >>> logits = 3 * np.eye(3)[y] + rng.normal(size=(600, 3)) - [0, 0, 2]  # class 2 is under-predicted
+        >>> result = fix(y, scores=logits, folds=2)
+        >>> result.helps, result.comparison.metrics["hard"].delta.value > 0.1
+        (True, True)
     """
+    found = as_predictions(
+        data,
+        scores=scores,
+        scores_kind=scores_kind,
+        features=features,
+        head=head,
+        class_names=class_names,
+        train_counts=train_counts,
+    )
+    held_out = held_out_of(found)
     number("report_share", report_share, low=0.05, high=0.5)
     choose({}, rule, overall)  # a name that does not exist is an error before any work
-    set_aside = fold_numbers(evidence.y, round(1 / report_share), seed) == 0
-    fitting, reporting = evidence.take(np.flatnonzero(~set_aside)), evidence.take(np.flatnonzero(set_aside))
+    set_aside = fold_numbers(held_out.y, round(1 / report_share), seed) == 0
+    fitting, reporting = held_out.take(np.flatnonzero(~set_aside)), held_out.take(np.flatnonzero(set_aside))
     need_samples(fitting, folds, "fix")
-    wanted, skipped = applicable(evidence)
+    wanted, skipped = applicable(held_out)
     ticks, steps = count(1), len(wanted) * (folds + 1)
 
     def tick() -> None:
@@ -128,28 +108,49 @@ def repair(
         for label, method in _fit_all(wanted, part, tick).items():
             crossed[label][rows] = _predict(method, fitting, rows)
     fitted = _fit_all(wanted, fitting, tick)
-    selection = _compare(fitting, crossed, seed)
+    selection = _compare(fitting, crossed, seed, found.classes)
     chosen = choose(selection, rule, overall)
-    report = _compare(reporting, {n: _predict(m, reporting, slice(None)) for n, m in fitted.items()}, seed)
+    after = {n: _predict(m, reporting, slice(None)) for n, m in fitted.items()}
+    report = _compare(reporting, after, seed, found.classes, precise=chosen)
     order = sorted(fitted, key=lambda n: (n != chosen, -selection[n].metrics["hard"].delta.value))
+    for method in fitted.values():
+        method.classes_, method.scores_kind_ = np.asarray(found.classes), found.scores_kind or "logits"
     candidates = {n: Candidate(n, fitted[n], selection[n], report[n]) for n in order}
-    helps = _helps(candidates, chosen)
-    return Repair(candidates, skipped, chosen, helps, rule, np.flatnonzero(set_aside), overall)
+    return FixReport(found, candidates, skipped, chosen, rule, np.flatnonzero(set_aside), overall)
 
 
-def applicable(evidence: Evidence) -> tuple[dict[str, PostHocMethod], dict[str, str]]:
-    """Every declared method (with its variants) that this evidence allows, and why the others are left out."""
+def held_out_of(found: Predictions) -> HeldOut:
+    """Predictions as what post-hoc methods learn from; probabilities become their logarithms."""
+    if found.scores is None or not found.has_rows:
+        raise InputError(
+            "fix needs logits (--scores), or features with the last layer's weight, and true labels; "
+            "labels alone show which classes fail (classgap audit), but not how close they were"
+        )
+    norms = None if found.weight is None else np.linalg.norm(found.weight, axis=1)
+    return HeldOut.gather(
+        as_logits(found.scores, found.scores_kind or "logits"),
+        found.y_true,
+        classes=np.arange(found.num_classes),
+        class_counts=found.train_counts,
+        weight_norms=None if norms is None or (norms == 0).any() else norms,
+        bias=found.bias,
+        features=found.features,
+    )[0]
+
+
+def applicable(held_out: HeldOut) -> tuple[dict[str, PostHocMethod], dict[str, str]]:
+    """Every declared method (with its variants) that this held_out allows, and why the others are left out."""
     wanted: dict[str, PostHocMethod] = {}
     skipped: dict[str, str] = {}
     for declared in registry.methods("posthoc"):
         needs_features: bool = declared.cls.uses_features  # type: ignore[attr-defined]
-        if needs_features and evidence.features is None:
+        if needs_features and held_out.features is None:
             skipped[declared.name] = "needs features"
-        elif declared.name == "tau_norm" and evidence.weight_norms is None:
+        elif declared.name == "tau_norm" and held_out.weight_norms is None:
             skipped[declared.name] = "needs the head's weight"
-        elif declared.name == "tau_norm" and _one_length(evidence):
+        elif declared.name == "tau_norm" and _one_length(held_out):
             skipped[declared.name] = "the rows of the head are equally long, as in a cosine head"
-        elif declared.name == "logit_adjustment" and len(np.unique(evidence.class_counts)) == 1:
+        elif declared.name == "logit_adjustment" and len(np.unique(held_out.class_counts)) == 1:
             skipped[declared.name] = "the training classes are equally frequent"
         else:
             for settings in _VARIANTS.get(declared.name, ({},)):
@@ -157,10 +158,10 @@ def applicable(evidence: Evidence) -> tuple[dict[str, PostHocMethod], dict[str, 
     return wanted, skipped
 
 
-def _one_length(evidence: Evidence) -> bool:
+def _one_length(held_out: HeldOut) -> bool:
     """Whether dividing the rows of the head by their norms changes nothing, and there is no bias to drop."""
-    norms = evidence.weight_norms
-    unbiased = evidence.bias is None or not np.any(evidence.bias)
+    norms = held_out.weight_norms
+    unbiased = held_out.bias is None or not np.any(held_out.bias)
     return unbiased and norms is not None and bool(np.ptp(norms) <= 1e-4 * norms.max())
 
 
@@ -174,41 +175,36 @@ def _label(name: str, settings: Mapping[str, Any]) -> str:
 
 
 def _fit_all(
-    methods: Mapping[str, PostHocMethod], evidence: Evidence, tick: Callable[[], None]
+    methods: Mapping[str, PostHocMethod], held_out: HeldOut, tick: Callable[[], None]
 ) -> dict[str, PostHocMethod]:
     """Every method on the same samples, as many at a time as there are cores; ``tick`` after each."""
     with threadpool_limits(1, "blas"), ThreadPoolExecutor(os.cpu_count()) as pool:
-        running = {label: pool.submit(_fit, method, evidence) for label, method in methods.items()}
+        running = {label: pool.submit(_fit, method, held_out) for label, method in methods.items()}
         for _ in as_completed(running.values()):
             tick()
     return {label: fit.result() for label, fit in running.items()}
 
 
-def _fit(method: PostHocMethod, evidence: Evidence) -> PostHocMethod:
+def _fit(method: PostHocMethod, held_out: HeldOut) -> PostHocMethod:
     fitted: PostHocMethod = clone(method).fit(
-        evidence.scores,
-        evidence.y,
-        class_counts=evidence.class_counts,
-        weight_norms=evidence.weight_norms,
-        bias=evidence.bias,
-        features=evidence.features,
-        classes=np.arange(evidence.num_classes),
+        held_out.scores,
+        held_out.y,
+        class_counts=held_out.class_counts,
+        weight_norms=held_out.weight_norms,
+        bias=held_out.bias,
+        features=held_out.features,
+        classes=np.arange(held_out.num_classes),
     )
     return fitted
 
 
-def _predict(method: PostHocMethod, evidence: Evidence, rows: Any) -> Array:
-    features = None if evidence.features is None else evidence.features[rows]
-    return method.predict(evidence.logits[rows], features=features)
+def _predict(method: PostHocMethod, held_out: HeldOut, rows: Any) -> Array:
+    features = None if held_out.features is None else held_out.features[rows]
+    return method.predict(held_out.logits[rows], features=features)
 
 
-def _compare(evidence: Evidence, after: Mapping[str, Array], seed: int) -> dict[str, Comparison]:
-    return compare_predictions(evidence.y, evidence.logits.argmax(axis=1), after, evidence.num_classes, seed=seed)
-
-
-# Verdicts of ``compare`` on the report part that count as help: the hard classes or the overall accuracy gained.
-HELPFUL = ("closed", "better", "better_hard", "traded", "likely_hard", "not_hard")
-
-
-def _helps(candidates: Mapping[str, Candidate], chosen: str | None) -> bool:
-    return chosen is not None and candidates[chosen].report.verdict.kind in HELPFUL
+def _compare(
+    held_out: HeldOut, after: Mapping[str, Array], seed: int, classes: Sequence[str], precise: str | None = None
+) -> dict[str, Comparison]:
+    before = held_out.logits.argmax(axis=1)
+    return compare_predictions(held_out.y, before, after, classes, seed=seed, precise=precise)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from classgap.checks import InputError, float_matrix, float_vector
+from classgap.predictions.predictions import ScoreKind
 
 Array = NDArray[Any]
 
@@ -17,6 +18,18 @@ def check_scores(name: str, value: ArrayLike, *, rows: int | None = None, column
     """``value`` as a float32 or float64 matrix; a memory map is not copied."""
     matrix = float_matrix(name, value, rows=rows, columns=columns)
     return matrix.astype(np.float32) if matrix.dtype == np.float16 else matrix
+
+
+def kind_of_scores(scores: Array) -> ScoreKind:
+    """Probabilities where 1000 rows, spread over the matrix, lie in [0, 1] and sum to 1; logits otherwise."""
+    rows = scores[:: max(1, len(scores) // 1000)]
+    inside = rows.size > 0 and rows.min() >= 0 and rows.max() <= 1
+    return "probabilities" if inside and bool(np.abs(rows.sum(axis=1) - 1).max() < 1e-3) else "logits"
+
+
+def as_logits(scores: Array, kind: ScoreKind) -> Array:
+    """What methods work on: logits as they are, probabilities as their logarithms."""
+    return np.log(np.maximum(scores, 1e-12)) if kind == "probabilities" else scores
 
 
 def check_prior(prior: ArrayLike, num_classes: int) -> Array:
@@ -61,7 +74,7 @@ def label_columns(y: ArrayLike, num_classes: int, classes: ArrayLike | None) -> 
 
 
 @dataclass(frozen=True)
-class Evidence:
+class HeldOut:
     """Held-out scores with their labels, and what else is known of the model. Made by :meth:`gather`.
 
     Attributes:
@@ -82,7 +95,7 @@ class Evidence:
     features: Array | None = None
 
     @property
-    def held_out(self) -> Array:
+    def support(self) -> Array:
         """Held-out samples a class ``(K,)``."""
         return np.bincount(self.y, minlength=self.num_classes)
 
@@ -93,7 +106,7 @@ class Evidence:
             raise InputError("this method needs scores (n, K)")
         return self.scores
 
-    def take(self, rows: Array) -> Evidence:
+    def take(self, rows: Array) -> HeldOut:
         """The same with only these samples."""
         return replace(
             self,
@@ -114,7 +127,7 @@ class Evidence:
         weight_norms: ArrayLike | None = None,
         bias: ArrayLike | None = None,
         features: ArrayLike | None = None,
-    ) -> tuple[Evidence, Array]:
+    ) -> tuple[HeldOut, Array]:
         """Check everything a caller passed to ``fit``; also returns the names of the columns."""
         if scores is None and features is None:
             raise InputError("pass scores (n, K), or features (n, d) for a method that works on features")

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from classgap.checks import InputError, one_of
-from classgap.posthoc.held_out import Array, Evidence
+from classgap.posthoc.held_out import Array, HeldOut
 
 if TYPE_CHECKING:
-    from classgap.measure import Comparison
+    from classgap.measure import AuditReport, Comparison
 
 Rule = Callable[[Mapping[str, "Comparison"], str], str | None]
 DEFAULT_RULE = "hard_if_overall_holds"
@@ -29,27 +29,41 @@ def fold_numbers(y: Array, num_folds: int, seed: int) -> Array:
     return fold
 
 
-def splits(evidence: Evidence, num_folds: int, seed: int) -> Iterator[tuple[Evidence, Array]]:
-    """For each fold: the evidence of all others to fit on, and the rows of this one."""
-    fold = fold_numbers(evidence.y, num_folds, seed)
+def splits(held_out: HeldOut, num_folds: int, seed: int) -> Iterator[tuple[HeldOut, Array]]:
+    """For each fold: the held_out of all others to fit on, and the rows of this one."""
+    fold = fold_numbers(held_out.y, num_folds, seed)
     for k in range(num_folds):
         rows = np.flatnonzero(fold == k)
         if len(rows):
-            yield evidence.take(np.flatnonzero(fold != k)), rows
+            yield held_out.take(np.flatnonzero(fold != k)), rows
 
 
 def compare_predictions(
-    y: Array, before: Array, after: Mapping[str, Array], num_classes: int, *, seed: int = 0
+    y: Array,
+    before: Array,
+    after: Mapping[str, Array],
+    classes: Sequence[str],
+    *,
+    seed: int = 0,
+    precise: str | None = None,
 ) -> dict[str, Comparison]:
-    """Paired comparison of each prediction in ``after`` with ``before``, for the same samples."""
+    """Paired comparison of each prediction in ``after`` with ``before``, for the same samples.
+
+    Args:
+        y, before, after: Class indices.
+        precise: The one whose intervals are computed with as many draws as those of :func:`classgap.compare`.
+    """
     from classgap.measure import audit, compare
 
-    names = [str(k) for k in range(num_classes)]
-    reference = audit(y, before, class_names=names, seed=seed, n_boot=200)
-    return {
-        name: compare(reference, audit(y, predicted, class_names=names, seed=seed, n_boot=200), seed=seed, n_boot=200)
-        for name, predicted in after.items()
-    }
+    def measured(predicted: Array, draws: int) -> AuditReport:
+        return audit(y, predicted, class_names=classes, seed=seed, n_boot=draws)
+
+    reference = {draws: measured(before, draws) for draws in {200, 200 if precise is None else 1000}}
+    compared = {}
+    for name, predicted in after.items():
+        draws = 1000 if name == precise else 200
+        compared[name] = compare(reference[draws], measured(predicted, draws), seed=seed, n_boot=draws)
+    return compared
 
 
 def _best(candidates: Mapping[str, Comparison], metric: str) -> str | None:
@@ -95,10 +109,10 @@ def rejection(candidates: Mapping[str, Comparison], label: str, rule: str, overa
     return f"another method gains more {wanted} in cross-fitting"
 
 
-def need_samples(evidence: Evidence, num_folds: int, what: str) -> None:
+def need_samples(held_out: HeldOut, num_folds: int, what: str) -> None:
     """Refuse cross-fitting on next to nothing."""
-    if len(evidence.y) < 2 * num_folds or (evidence.held_out > 1).sum() < 2:
+    if len(held_out.y) < 2 * num_folds or (held_out.support > 1).sum() < 2:
         raise InputError(
             f"{what} chooses by {num_folds}-fold cross-fitting and needs at least {2 * num_folds} samples and two classes "
-            f"with two or more, got {len(evidence.y)} samples; pass more, or fix its parameters"
+            f"with two or more, got {len(held_out.y)} samples; pass more, or fix its parameters"
         )

@@ -195,7 +195,8 @@ def _features_and_head(
     features = checks.float_matrix("features", arrays["features"], rows=rows)
     if "weight" not in arrays:
         return features, None, None
-    return features, *check_head(arrays["weight"], arrays.get("bias"), num_classes, features.shape[1])
+    weight, bias = check_head(arrays["weight"], arrays.get("bias"), num_classes, features.shape[1])
+    return features, weight, bias if "bias" in arrays else None
 
 
 def check_head(

@@ -13,7 +13,7 @@ from classgap.measure.statistics.groups import FREQUENCIES, THIRDS, by_frequency
 from classgap.measure.statistics.metrics import evaluate
 from classgap.suites.jobs import job_key
 from classgap.suites.render import Table
-from classgap.suites.select import RULES, Rule
+from classgap.suites.select import RULES, EpochRule
 from classgap.suites.suite import Published, Suite, Task, Variant
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def published_tables(
     suite: Suite,
     results: Mapping[str, Result],
     *,
-    rule: Rule = RULES["last"],
+    rule: EpochRule = RULES["last"],
     seeds: Sequence[int] | None = None,
     only: Sequence[str] = (),
 ) -> list[Table]:
@@ -49,7 +49,7 @@ def _table(
     task: Task,
     rows: Sequence[tuple[Published, Variant]],
     results: Mapping[str, Result],
-    rule: Rule,
+    rule: EpochRule,
     seeds: Sequence[int],
 ) -> Table:
     metrics = tuple(dict.fromkeys(metric for row, _ in rows for metric in row.accuracy))
@@ -72,7 +72,7 @@ def _table(
     return Table(f"{task.name}: published numbers", " ".join([caption, *notes]), heads, tuple(lines))
 
 
-def _cell(row: Published, metric: str, runs: Sequence[Result], rule: Rule, decimals: int) -> str:
+def _cell(row: Published, metric: str, runs: Sequence[Result], rule: EpochRule, decimals: int) -> str:
     if metric not in row.accuracy:
         return "–"
     known = row.accuracy[metric]
@@ -84,7 +84,7 @@ def _cell(row: Published, metric: str, runs: Sequence[Result], rule: Rule, decim
     return f"{published} → {own.mean():.{decimals}f}{spread} ({own.mean() - known:+.{decimals}f})"
 
 
-def measured(result: Result, metric: str, rule: Rule = RULES["last"]) -> float:
+def measured(result: Result, metric: str, rule: EpochRule = RULES["last"]) -> float:
     """The accuracy of a run that a published number is of, see :class:`~classgap.suites.Published`."""
     correct = np.asarray(rule.pick(result).test_correct, float)
     accuracy = divide(correct, result.support)

@@ -26,7 +26,7 @@ Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
-class Candidate:
+class EpochResult:
     """A run at one epoch that some rule chose.
 
     Attributes:
@@ -67,7 +67,7 @@ class Result:
     train_counts: tuple[int, ...]
     val_support: tuple[int, ...]
     test_support: tuple[int, ...]
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[EpochResult, ...]
     curve: Mapping[str, list[float | None]]
     seconds: float
     version: str
@@ -92,7 +92,7 @@ class Result:
         """Test labels in the order of :meth:`predictions`: class by class."""
         return np.repeat(np.arange(len(self.support)), self.support)
 
-    def predictions(self, candidate: Candidate) -> Ints:
+    def predictions(self, candidate: EpochResult) -> Ints:
         """Predicted classes of the test samples; rows agree between runs on the same data."""
         if not candidate.packed:
             raise InputError(
@@ -101,7 +101,7 @@ class Result:
             )
         return unpack(candidate.packed, self.y_true, len(self.support))
 
-    def right(self, candidate: Candidate) -> Bools:
+    def right(self, candidate: EpochResult) -> Bools:
         """Which test samples are classified correctly, in the order of :attr:`y_true`."""
         if candidate.packed:
             return np.asarray(self.predictions(candidate) == self.y_true)
@@ -129,7 +129,7 @@ class Result:
     def from_record(record: Mapping[str, Any]) -> Result:
         """The inverse of :meth:`to_record`."""
         plain = {name: _frozen(record[name]) for name in _PLAIN if name in record}
-        candidates = [Candidate(**{name: _frozen(v) for name, v in c.items()}) for c in record["candidates"]]
+        candidates = [EpochResult(**{name: _frozen(v) for name, v in c.items()}) for c in record["candidates"]]
         return Result(config=TrainConfig.from_dict(record["config"]), candidates=tuple(candidates), **plain)
 
 

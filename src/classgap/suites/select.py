@@ -17,13 +17,13 @@ from classgap.checks import InputError
 from classgap.measure.statistics.metrics import evaluate
 
 if TYPE_CHECKING:
-    from classgap.suites.results import Candidate, Result
+    from classgap.suites.results import EpochResult, Result
 
 Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Rule:
+class EpochRule:
     """How to choose an epoch.
 
     Attributes:
@@ -46,7 +46,7 @@ class Rule:
         scores = [_or_minus_infinity(record["val"][self.metric]) for record in history]
         return int(max(zip(scores, (record["epoch"] for record in history), strict=True))[1])
 
-    def pick(self, result: Result) -> Candidate:
+    def pick(self, result: Result) -> EpochResult:
         """The recorded epoch of a finished run that this rule chooses."""
         if not self.honest:
             return max(result.candidates, key=lambda c: (_hard_third(result, c), c.epoch))
@@ -62,18 +62,18 @@ def _or_minus_infinity(value: float | None) -> float:
     return -math.inf if value is None or math.isnan(value) else value
 
 
-def _hard_third(result: Result, candidate: Candidate) -> float:
+def _hard_third(result: Result, candidate: EpochResult) -> float:
     present = result.support > 0
     return float(evaluate(np.asarray(candidate.test_correct)[present] / result.support[present], ("hard",))[0])
 
 
-RULES: Mapping[str, Rule] = {
+RULES: Mapping[str, EpochRule] = {
     rule.name: rule
     for rule in (
-        Rule("last", "the last epoch"),
-        Rule("val_hard", "the epoch with the best hard third on validation data", "hard"),
-        Rule("val_balanced", "the epoch with the best mean class accuracy on validation data", "balanced"),
-        Rule(
+        EpochRule("last", "the last epoch"),
+        EpochRule("val_hard", "the epoch with the best hard third on validation data", "hard"),
+        EpochRule("val_balanced", "the epoch with the best mean class accuracy on validation data", "balanced"),
+        EpochRule(
             "test_oracle",
             "TEST ORACLE: of the recorded epochs the one with the best hard third on the test set itself; too good to be "
             "reported as a result",

@@ -17,7 +17,7 @@ from classgap.measure.render.plain import deviation
 from classgap.measure.statistics.groups import RANKINGS
 from classgap.suites.jobs import job_key
 from classgap.suites.render import Table
-from classgap.suites.select import RULES, Rule
+from classgap.suites.select import RULES, EpochRule
 from classgap.suites.suite import Suite, Task, Variant
 from classgap.training.config import DataConfig
 
@@ -97,7 +97,7 @@ def suite_tables(
     suite: Suite,
     results: Mapping[str, Result],
     *,
-    rule: Rule = RULES["last"],
+    rule: EpochRule = RULES["last"],
     seeds: Sequence[int] | None = None,
     only: Sequence[str] = (),
 ) -> list[TaskTables]:
@@ -123,7 +123,7 @@ def _row(
     task: Task,
     variant: Variant,
     results: Mapping[str, Result],
-    rule: Rule,
+    rule: EpochRule,
     seeds: Sequence[int] | None,
 ) -> Row | None:
     found = {}
@@ -158,14 +158,14 @@ def _other_data(name: str, splits: Iterable[str]) -> str:
     )
 
 
-def _report(result: Result, rule: Rule) -> AuditReport:
+def _report(result: Result, rule: EpochRule) -> AuditReport:
     """The audit of a run. Archived runs do not say which wrong class was predicted, so all wrong answers share a class."""
     predictions = np.where(result.right(rule.pick(result)), result.y_true, len(result.class_names))
     names = (*result.class_names, WRONG)
     return audit(result.y_true, predictions, class_names=names, confidence=CONFIDENCE, n_boot=100)
 
 
-def _task_tables(suite: Suite, task: Task, rows: tuple[Row, ...], rule: Rule) -> TaskTables:
+def _task_tables(suite: Suite, task: Task, rows: tuple[Row, ...], rule: EpochRule) -> TaskTables:
     reference = next((row for row in rows if row.variant.name == suite.reference and row.reports), None)
     comparisons = {}
     if reference is not None:
@@ -183,7 +183,7 @@ def _task_tables(suite: Suite, task: Task, rows: tuple[Row, ...], rule: Rule) ->
     )
 
 
-def _accuracy_table(task: Task, rows: Sequence[Row], rule: Rule) -> Table:
+def _accuracy_table(task: Task, rows: Sequence[Row], rule: EpochRule) -> Table:
     lines = []
     for row in rows:
         cells = [cell for metric in _SHOWN for cell in (_plus_minus(*row.mean(metric)), deviation(row.std(metric)))]
@@ -198,7 +198,7 @@ def _accuracy_table(task: Task, rows: Sequence[Row], rule: Rule) -> Table:
 
 
 def _difference_table(
-    suite: Suite, task: Task, rows: Sequence[Row], comparisons: Mapping[str, Comparison], rule: Rule
+    suite: Suite, task: Task, rows: Sequence[Row], comparisons: Mapping[str, Comparison], rule: EpochRule
 ) -> Table:
     lines = []
     for row in rows:

@@ -14,7 +14,7 @@ import classgap
 from classgap.data import Split
 from classgap.measure.statistics.groups import THIRDS
 from classgap.suites.jobs import Job, JobFolder
-from classgap.suites.results import Candidate, Result, pack
+from classgap.suites.results import EpochResult, Result, pack
 from classgap.suites.select import VALIDATION_RULES
 from classgap.training.checkpoint import replace_file
 from classgap.training.config import read_run
@@ -43,7 +43,7 @@ def run_job(job: Job, folder: JobFolder, watch: Watch | None = None) -> Result:
     trainer.watch = after_step
     keep_best(trainer, folder.path)  # a crash may have come between a checkpoint and this
     diverged = ""
-    candidates: tuple[Candidate, ...] = ()
+    candidates: tuple[EpochResult, ...] = ()
     try:
         trainer.run()
         _save_weights(trainer, folder.path / "last.pt")
@@ -79,7 +79,7 @@ def _save_weights(trainer: Trainer, path: Path) -> None:
     replace_file(temporary, path)
 
 
-def _candidates(trainer: Trainer, folder: Path) -> Iterator[Candidate]:
+def _candidates(trainer: Trainer, folder: Path) -> Iterator[EpochResult]:
     """Every epoch that a rule chose, the last one first, since its weights are those at hand."""
     history = read_log(trainer.log)
     last = int(history[-1]["epoch"])
@@ -95,7 +95,7 @@ def _candidates(trainer: Trainer, folder: Path) -> Iterator[Candidate]:
         num_classes = trainer.data.num_classes
         y_val, val_pred = _predicted(trainer, trainer.data.val) if trainer.data.val is not None else (None, None)
         y_true, y_pred = _predicted(trainer, trainer.data.test)
-        yield Candidate(
+        yield EpochResult(
             epoch,
             tuple(rules),
             () if y_val is None else _correct(y_val, val_pred, num_classes),
@@ -117,7 +117,7 @@ def _counts(labels: Any, num_classes: int) -> tuple[int, ...]:
     return tuple(np.bincount(labels, minlength=num_classes).tolist())
 
 
-def _result(job: Job, trainer: Trainer, candidates: Sequence[Candidate], diverged: str) -> Result:
+def _result(job: Job, trainer: Trainer, candidates: Sequence[EpochResult], diverged: str) -> Result:
     data, history = trainer.data, read_log(trainer.log)
     num_classes = data.num_classes
     return Result(

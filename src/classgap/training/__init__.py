@@ -17,15 +17,15 @@ from classgap.training.config import (
 
 if TYPE_CHECKING:
     from classgap.training.loop import Progress, Trainer
-    from classgap.training.outputs import Predictions
-    from classgap.training.run import TrainResult, fit
+    from classgap.training.outputs import SplitOutputs
+    from classgap.training.run import TrainResult, train
 
 _LAZY = {
-    "Predictions": "classgap.training.outputs",
+    "SplitOutputs": "classgap.training.outputs",
     "Progress": "classgap.training.loop",
     "TrainResult": "classgap.training.run",
     "Trainer": "classgap.training.loop",
-    "fit": "classgap.training.run",
+    "train": "classgap.training.run",
 }
 __all__ = [
     "DataConfig",
@@ -33,13 +33,13 @@ __all__ = [
     "ModelConfig",
     "OptimConfig",
     "PartConfig",
-    "Predictions",
     "Progress",
     "ScheduleConfig",
+    "SplitOutputs",
     "TrainConfig",
     "TrainResult",
     "Trainer",
-    "fit",
+    "train",
 ]
 
 

@@ -13,7 +13,7 @@ import classgap
 from classgap.training.checkpoint import replace_file
 from classgap.training.config import TrainConfig
 from classgap.training.loop import Trainer
-from classgap.training.outputs import Predictions
+from classgap.training.outputs import SplitOutputs
 
 
 def write_run(trainer: Trainer, config: TrainConfig | None = None) -> None:
@@ -36,7 +36,7 @@ def has_results(folder: Path) -> bool:
     return (folder / "model.safetensors").exists()
 
 
-def write_results(trainer: Trainer) -> tuple[Predictions, Predictions | None]:
+def write_results(trainer: Trainer) -> tuple[SplitOutputs, SplitOutputs | None]:
     """Evaluate and save the finished run; returns the predictions on test and validation set. Every process calls this."""
     data = trainer.data
     test = trainer.predictions(data.test)

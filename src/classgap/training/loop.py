@@ -23,7 +23,7 @@ from classgap.training.build import build_mix, build_network, build_optimizer, b
 from classgap.training.checkpoint import read_checkpoint, restore_rng, rng_state, save_checkpoint
 from classgap.training.config import TrainConfig
 from classgap.training.epoch import EpochMeter, accuracy_by_class, add_groups, append_log, cut_log
-from classgap.training.outputs import Predictions, forward_all
+from classgap.training.outputs import SplitOutputs, forward_all
 from classgap.training.schedule import rate_factor
 
 Array = NDArray[np.float32]
@@ -264,11 +264,11 @@ class Trainer:
         """What the file of the trained model holds."""
         return {name: tensor.contiguous() for name, tensor in self.model.state_dict().items()}
 
-    def predictions(self, split: Split) -> Predictions:
+    def predictions(self, split: Split) -> SplitOutputs:
         """The same with everything an audit wants to know."""
         scores, features = self.predict(split)
         weight, bias = self.last_layer()
-        return Predictions(
+        return SplitOutputs(
             y_true=split.y.cpu().numpy(),
             scores=_array(scores),
             features=_array(features),

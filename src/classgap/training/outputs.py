@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from classgap.batchstats import gather_rows
 from classgap.data import Normalise, Split
+from classgap.predictions import Predictions
 
 
 @dataclass(frozen=True, eq=False)
-class Predictions:
+class SplitOutputs:
     """What a trained classifier says about a split; NumPy, float32.
 
     Attributes:
@@ -41,6 +42,20 @@ class Predictions:
     def y_pred(self) -> NDArray[np.int64]:
         """Highest score."""
         return np.asarray(self.scores.argmax(1), dtype=np.int64)
+
+    def predictions(self) -> Predictions:
+        """The same as what :func:`classgap.audit`, :func:`classgap.compare` and :func:`classgap.fix` read."""
+        return Predictions.from_arrays(
+            self.y_true,
+            self.y_pred,
+            scores=self.scores,
+            scores_kind="logits",
+            features=self.features,
+            head=None if self.weight is None else (self.weight, self.bias),
+            margin_norms=self.margin_norms,
+            class_names=self.class_names,
+            train_counts=self.train_counts,
+        )
 
     def save(self, path: Path) -> None:
         """Write a NumPy archive that ``classgap audit`` reads."""

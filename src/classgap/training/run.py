@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from classgap.training.config import TrainConfig, read_run
 from classgap.training.epoch import read_log
 from classgap.training.folder import write_results, write_run
 from classgap.training.loop import Trainer, Watcher
-from classgap.training.outputs import Predictions
+from classgap.training.outputs import SplitOutputs
 from classgap.training.precision import require_precision
+from classgap.training.recipes import load_recipe
 from classgap.training.stages.base import open_run
 
 
@@ -33,16 +35,17 @@ class TrainResult:
 
     config: TrainConfig
     folder: Path
-    test: Predictions
-    val: Predictions | None
+    test: SplitOutputs
+    val: SplitOutputs | None
     history: list[dict[str, Any]]
     split_hash: str
 
 
-def fit(
-    config: TrainConfig,
-    folder: Path | str,
+def train(
+    config: TrainConfig | str | Path | None = None,
+    folder: Path | str | None = None,
     *,
+    settings: Sequence[str] = (),
     resume: bool = False,
     devices: str = "1",
     accelerator: str = "auto",
@@ -52,18 +55,23 @@ def fit(
     """Train, evaluate once on the test set, and write everything to ``folder``.
 
     Args:
-        resume: Continue a run that was cut off; bit for bit what it would have become. Starts from the beginning where
-            there is nothing to continue.
+        config: What to train: a configuration, or the path of a recipe; without it a small network on scikit-learn's digits.
+        folder: Folder of the run; by default ``runs/`` and a name made of the configuration.
+        settings: Changes of the configuration, as ``["data=cifar10", "method=mr2", "epochs=200"]``.
+        resume: Continue a run that was cut off; the result is bit for bit that of an uninterrupted run. Starts from the beginning
+            where there is nothing to continue.
         devices: How many, ``"auto"`` for all; as Lightning Fabric understands it, like ``accelerator`` and ``strategy``.
         watch: Called with a :class:`~classgap.training.Progress` after every step and epoch.
     """
-    folder = Path(folder)
+    made = load_recipe(config) if isinstance(config, (str, Path)) else config or TrainConfig()
+    made = made.override(settings)
+    place = Path("runs") / made.slug if folder is None else Path(folder)
     trainer = start(
-        config, folder, resume=resume, devices=devices, accelerator=accelerator, strategy=strategy, watch=watch
+        made, place, resume=resume, devices=devices, accelerator=accelerator, strategy=strategy, watch=watch
     )
     trainer.run()
     test, val = write_results(trainer)
-    return TrainResult(config, folder, test, val, read_log(trainer.log), trainer.data.split_hash)
+    return TrainResult(made, place, test, val, read_log(trainer.log), trainer.data.split_hash)
 
 
 def start(
@@ -76,7 +84,7 @@ def start(
     strategy: str = "auto",
     watch: Watcher | None = None,
 ) -> Trainer:
-    """A run that stands where its training begins or goes on: the first half of :func:`fit`, whose arguments it takes."""
+    """A run that stands where its training begins or goes on: the first half of :func:`train`, whose arguments it takes."""
     fabric = _fabric(config, devices, accelerator, strategy)
     if fabric.device.type == "cpu":
         require_precision(config.precision)

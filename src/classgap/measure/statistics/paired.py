@@ -25,7 +25,8 @@ from classgap.measure.statistics.intervals import replicate_blocks
 from classgap.measure.statistics.metrics import FROM_ACCURACY, evaluate
 
 _BORROWED_FREEDOM = 4  # how many seeds' worth of evidence the average class lends to each class's seed variance
-SMALL = 5  # classes with fewer samples do not tell how far apart the true accuracies are
+SMALL = 8  # classes with fewer samples do not tell how far apart the true accuracies are
+SMALL_ALONE = 15  # a class with fewer samples does not tell its own accuracy well enough where it alone decides
 ONE_CLASS_DECIDES = ("worst", "worst_decile", "gap", "harmonic_mean", "geometric_mean")
 _UNCERTAIN_NOISE = 0.5  # share of the removed noise of each side that is regarded as uncertain
 _MAX_PACKED_RUNS = 40  # the pattern of hits and the class index share one 64-bit key
@@ -228,7 +229,8 @@ def metric_changes(
     what was seen, so the interval leaves out 0 in at most the stated share of cases, for any metric and any class size.
     It is widened where the difference is not 0 and the sampling noise of the two sides need not cancel: it holds the
     noise-corrected difference too (:mod:`classgap.measure.statistics.deconvolution`), with half of what was removed regarded as
-    uncertain, and where classes are small (:data:`SMALL`) it is as wide as each side's own interval for the truth.
+    uncertain, and where classes are small (:data:`SMALL`, :data:`SMALL_ALONE`) it is as wide as each side's own interval for
+    the truth.
     """
     runs = _estimate_runs(cells, confidence, n_boot, rng, remainder)
     spread = _exchange_spread(cells, confidence, n_boot, rng, remainder)
@@ -332,12 +334,12 @@ def _seed_share(cells: Cells) -> float:
 
 def _decided_by_small_classes(support: Ints) -> tuple[str, ...]:
     """Metrics whose truth the samples do not tell: all ranked ones where most classes are small, and those that a single
-    class decides where any class is.
+    class decides where any class is (:data:`SMALL_ALONE`).
     """
     size = support[support > 0]
     if np.median(size) < SMALL:
         return FROM_ACCURACY
-    return ONE_CLASS_DECIDES if size.min() < SMALL else ()
+    return ONE_CLASS_DECIDES if size.min() < SMALL_ALONE else ()
 
 
 def _exchange(cells: Cells, size: int, rng: np.random.Generator) -> Float64s:

@@ -14,7 +14,9 @@ one half of the samples are on average at least as good as the m truly worst, an
 the cross-fitted mean plus its noise is an upper bound. The truth lies between.
 
 *Standard deviation.* The unbiased estimate of the variance between classes, with its own variance. A class with one sample
-says nothing about its own square; its contribution is bounded from both sides.
+says nothing about its own square; its contribution is bounded from both sides. Where few samples differ from the rest (hardly
+any error, or hardly any hit), the estimate is far from normal; the interval then reaches at least from the smallest to the
+largest deviation that the bounds of the gap and of the mean allow (Bhatia and Davis 2000).
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from classgap.measure.statistics.intervals import clopper_pearson, mean_bound, z
 from classgap.measure.statistics.metrics import gini_weights, worst_decile_size
 
 Bounds = tuple[float, float]
+_FEW_EVENTS = 20  # rarer outcomes (errors or hits) behind an estimate below which it is not taken for normal
 _MAX_FRONTIER = 1500  # classes on each side of the pairs tried for the largest possible gap
 
 
@@ -211,15 +214,32 @@ def _standard_deviation(counts: Counts, tail: float) -> Bounds:
     z = z_value(1 - tail)  # half the tail: with few classes the estimate is skewed
     ones = int(single.sum())
     of_ones = float(share[single].mean()) if ones else 0.0
-    results = []
+    results, spread = [], np.zeros(number)
     for sign in (-1, 1):
         # squares of classes with one sample: at least the square of their mean, at most their mean
         contribution = ones * of_ones**2 - of_ones * (1 - of_ones) if sign < 0 else ones * of_ones
         slope = np.where(single, 2 * of_ones if sign < 0 else 1.0, 0.0) - 2 * mean
         variance = (square.sum() + contribution) / number - mean**2 + mean_noise
-        spread = (square_noise + 2 * slope * joint + slope**2 * noise).sum() / number**2 + 2 * mean_noise**2
-        results.append(float(np.sqrt(max(0.0, variance + sign * z * np.sqrt(max(spread, 0.0))))))
+        spread = np.maximum(square_noise + 2 * slope * joint + slope**2 * noise, 0.0) / number**2
+        half = z * np.sqrt(spread.sum() + 2 * mean_noise**2)
+        results.append(float(np.sqrt(max(0.0, variance + sign * half))))
+    events = spread.sum() ** 2 / max(float((spread**2 / (size * p * (1 - p))).sum()), 1e-300)
+    if events < _FEW_EVENTS:
+        # two classes that far apart with all others in the middle have the smallest deviation
+        results[0] = min(results[0], _smallest_gap(counts, tail) / np.sqrt(2 * number))
+        results[1] = max(results[1], _largest_deviation(counts, tail))
     return results[0], results[1]
+
+
+def _largest_deviation(counts: Counts, tail: float) -> float:
+    """Largest standard deviation of numbers from 0 to 1 whose mean and range are within their bounds.
+
+    Numbers between a and b with mean m have a variance of at most (b - m) (m - a).
+    """
+    reach = _largest_gap(counts, tail / 2)
+    low, high = counts.mean(tail / 2, upper=False), counts.mean(tail / 2, upper=True)
+    above = np.clip(reach / 2, reach - (1 - low), high)  # distance of the mean from the lowest number
+    return float(np.sqrt(max(0.0, above * (reach - above))))
 
 
 def _gap(counts: Counts, tail: float) -> Bounds:
@@ -227,15 +247,18 @@ def _gap(counts: Counts, tail: float) -> Bounds:
     if counts.num_classes < 2:
         return 0.0, 0.0
     third = tail / 3
-    each = _sidak(third / 2, counts.num_classes)
-    lows = [float(counts.bound(each, upper=False).max() - counts.bound(each, upper=True).min())]
-    lows.append(
-        2 * _standard_deviation(counts, third)[0]
-    )  # no distribution between two ends is wider than half at each
+    lows = [_smallest_gap(counts, third)]
+    lows.append(2 * _standard_deviation(counts, third)[0])  # the largest deviation has half the classes at each end
     easy, hard = counts.crossed[0], counts.crossed[2]
     down, up = easy - counts.cross(0, third, upper=False), counts.cross(2, third, upper=True) - hard
     lows.append(float(easy - hard - np.hypot(down, up)))
     return max(0.0, *lows), _largest_gap(counts, tail)
+
+
+def _smallest_gap(counts: Counts, tail: float) -> float:
+    """Highest lower bound minus lowest upper bound of single classes, with allowance for choosing them (Šidák)."""
+    each = _sidak(tail / 2, counts.num_classes)
+    return max(0.0, float(counts.bound(each, upper=False).max() - counts.bound(each, upper=True).min()))
 
 
 def _largest_gap(counts: Counts, tail: float) -> float:
@@ -277,8 +300,10 @@ def _gini(counts: Counts, own: float, tail: float) -> Bounds:
     weight = np.empty(counts.num_classes)
     weight[np.argsort(-share, kind="stable")] = gini_weights(counts.num_classes)
     high = own + z * np.sqrt(((weight - own * equal) ** 2 * noise).sum()) / mean
-    spread = _standard_deviation(counts, tail)[1] / np.sqrt(3) / max(counts.mean(tail, upper=False), 1e-9)
-    return float(low), float(min(1.0, max(high, spread)))  # no Gini index exceeds deviation / mean / sqrt(3)
+    deviation = _standard_deviation(counts, tail)
+    spread = deviation[1] / np.sqrt(3) / max(counts.mean(tail, upper=False), 1e-9)
+    # no Gini index exceeds deviation / mean / sqrt(3), and it is 0 where the deviation is
+    return float(low) if deviation[0] > 0 else 0.0, float(min(1.0, max(high, spread)))
 
 
 def _power_mean(counts: Counts, own: float, tail: float, *, harmonic: bool) -> Bounds:
@@ -294,4 +319,14 @@ def _power_mean(counts: Counts, own: float, tail: float, *, harmonic: bool) -> B
     noise = (slope**2 * counts.smooth * (1 - counts.smooth) / counts.support).sum() / counts.num_classes**2
     # noise makes the observed mean lower in relation to the arithmetic one, never higher on average
     relative = own / float(share.mean()) * counts.mean(tail, upper=False)
-    return min(relative, own - z_value(1 - 2 * tail) * float(np.sqrt(noise))), high
+    return min(
+        relative, own - z_value(1 - 2 * tail) * float(np.sqrt(noise)), _one_lower(counts, own, tail, harmonic)
+    ), high
+
+
+def _one_lower(counts: Counts, own: float, tail: float, harmonic: bool) -> float:
+    """The power mean after the one class that lowers it most is set to its lower bound: a small class may be far worse."""
+    seen, low = counts.pairs[0] / counts.pairs[1], counts.bound(tail, upper=False)
+    if harmonic:
+        return 1 / (1 / own + float((1 / low - 1 / seen).max()) / counts.num_classes)
+    return own * float(np.exp(np.log(low / seen).min() / counts.num_classes))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,8 +10,9 @@ from scipy.special import softmax
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from classgap.checks import InputError, float_matrix, float_vector
-from classgap.posthoc.held_out import Array, Evidence, check_scores
+from classgap.checks import InputError, float_matrix, float_vector, one_of
+from classgap.posthoc.held_out import Array, HeldOut, as_logits, check_scores, kind_of_scores
+from classgap.predictions.predictions import ScoreKind
 
 Self = TypeVar("Self", bound="PostHocMethod")
 
@@ -19,16 +20,19 @@ Self = TypeVar("Self", bound="PostHocMethod")
 class PostHocMethod(BaseEstimator):  # type: ignore[misc]
     """Base of all methods: learns on held-out scores, then corrects the scores of new samples.
 
-    A subclass implements :meth:`_fit` on checked :class:`Evidence` and :meth:`_transform`, and names its learned arrays in
+    A subclass implements :meth:`_fit` on checked :class:`HeldOut` and :meth:`_transform`, and names its learned arrays in
     ``learned``; those are what :func:`classgap.posthoc.save` writes. A class without held-out samples keeps its column.
 
     Attributes:
         classes_: Name of each column.
+        scores_kind_: What the scores were that the method was fitted on: ``"logits"`` or ``"probabilities"``. The method works
+            on logits, or on the logarithms of probabilities, and refuses scores of the other kind.
     """
 
     learned: ClassVar[tuple[str, ...]] = ()
     uses_features: ClassVar[bool] = False
     classes_: Array
+    scores_kind_: ScoreKind
 
     def fit(
         self: Self,
@@ -41,11 +45,12 @@ class PostHocMethod(BaseEstimator):  # type: ignore[misc]
         weight_norms: ArrayLike | None = None,
         bias: ArrayLike | None = None,
         features: ArrayLike | None = None,
+        scores_kind: Literal["auto", "logits", "probabilities"] = "auto",
     ) -> Self:
         """Learn the correction from samples the model was **not** trained on.
 
         Args:
-            scores: Logits ``(n, K)``; may be a memory map. None for methods that only use features.
+            scores: Logits or probabilities ``(n, K)``; may be a memory map. None for methods that only use features.
             y: True labels ``(n,)``: columns of ``scores``, or names found in ``classes``.
             classes: Name of each column; needed when labels are names and some class has no sample here.
             class_counts: Training samples a class, in column order. Without it (and without ``prior``), those of ``y``.
@@ -53,9 +58,13 @@ class PostHocMethod(BaseEstimator):  # type: ignore[misc]
             weight_norms: Norm of each row of the model's last layer.
             bias: The last layer's bias.
             features: Inputs of the last layer ``(n, d)``.
+            scores_kind: What ``scores`` are; ``"auto"`` takes rows that sum to 1 for probabilities.
         """
-        evidence, self.classes_ = Evidence.gather(
-            scores,
+        one_of("scores_kind", scores_kind, ("auto", "logits", "probabilities"))
+        matrix = None if scores is None else check_scores("scores", scores)
+        kind = "logits" if matrix is None else kind_of_scores(matrix) if scores_kind == "auto" else scores_kind
+        held_out, self.classes_ = HeldOut.gather(
+            None if matrix is None else as_logits(matrix, kind),
             y,
             classes=classes,
             class_counts=class_counts,
@@ -64,14 +73,15 @@ class PostHocMethod(BaseEstimator):  # type: ignore[misc]
             bias=bias,
             features=features,
         )
-        if self.uses_features and evidence.features is None:
+        if self.uses_features and held_out.features is None:
             raise InputError(f"{type(self).__name__} needs features=, the inputs of the last layer (n, d)")
-        if len(evidence.y) < 2 or (evidence.held_out > 0).sum() < 2:
+        if len(held_out.y) < 2 or (held_out.support > 0).sum() < 2:
             raise InputError(
-                f"{type(self).__name__} needs held-out samples of at least two classes, got {len(evidence.y)} samples of "
-                f"{int((evidence.held_out > 0).sum())}"
+                f"{type(self).__name__} needs held-out samples of at least two classes, got {len(held_out.y)} samples of "
+                f"{int((held_out.support > 0).sum())}"
             )
-        self._fit(evidence)
+        self._fit(held_out)
+        self.scores_kind_ = kind
         return self
 
     def transform(self, scores: ArrayLike | None, *, features: ArrayLike | None = None) -> NDArray[np.floating[Any]]:
@@ -79,9 +89,18 @@ class PostHocMethod(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "classes_")
         if self.uses_features and features is None:
             raise InputError(f"{type(self).__name__} needs features=, the inputs of the last layer (n, d)")
-        matrix = None if scores is None else check_scores("scores", scores, columns=len(self.classes_))
+        matrix = None if scores is None else self._logits(check_scores("scores", scores, columns=len(self.classes_)))
         given = None if features is None else check_scores("features", features)
         return self._transform(matrix, given)
+
+    def _logits(self, scores: Array) -> Array:
+        """The scores as logits; those of another kind than the method was fitted on are refused."""
+        if (found := kind_of_scores(scores)) != self.scores_kind_:
+            raise InputError(
+                f"scores must be {self.scores_kind_}, on which {type(self).__name__} was fitted, but these look like {found}; "
+                + ("pass the logits" if found == "probabilities" else "pass softmax(scores)")
+            )
+        return as_logits(scores, self.scores_kind_)
 
     def predict_proba(
         self, scores: ArrayLike | None, *, features: ArrayLike | None = None
@@ -136,7 +155,7 @@ class PostHocMethod(BaseEstimator):  # type: ignore[misc]
             layer.bias.data.copy_(old.new_tensor(new_bias))
         return layer
 
-    def _fit(self, evidence: Evidence) -> None:
+    def _fit(self, held_out: HeldOut) -> None:
         raise NotImplementedError
 
     def _transform(self, scores: Array | None, features: Array | None) -> Array:

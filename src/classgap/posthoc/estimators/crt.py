@@ -6,7 +6,7 @@ import numpy as np
 
 from classgap.checks import InputError, number
 from classgap.posthoc.estimators.base import PostHocMethod, class_weights
-from classgap.posthoc.held_out import Array, Evidence
+from classgap.posthoc.held_out import Array, HeldOut
 from classgap.posthoc.solver.minimize import lbfgs
 from classgap.posthoc.solver.sweep import CHUNK
 from classgap.registry import Float, method
@@ -51,18 +51,18 @@ class CRT(PostHocMethod):
         self.weight_decay = weight_decay
         self.tol = tol
 
-    def _fit(self, evidence: Evidence) -> None:
+    def _fit(self, held_out: HeldOut) -> None:
         number("weight_decay", self.weight_decay, low=0.0)
-        features = evidence.features
+        features = held_out.features
         assert features is not None
-        K, seen = evidence.num_classes, evidence.held_out > 0
+        K, seen = held_out.num_classes, held_out.support > 0
         spread = float(np.sqrt(np.mean(np.square(features[: 80 * CHUNK], dtype=np.float64)))) or 1.0
-        weights = class_weights(evidence.held_out, 1.0)[evidence.y]
+        weights = class_weights(held_out.support, 1.0)[held_out.y]
         weights /= weights.sum()
 
         def objective(x: Array) -> tuple[float, Array]:
             head = x.reshape(K, -1)
-            value, gradient = _weighted_cross_entropy(features, evidence.y, weights, head, spread, seen)
+            value, gradient = _weighted_cross_entropy(features, held_out.y, weights, head, spread, seen)
             decayed = head[:, :-1]
             gradient[:, :-1] += self.weight_decay * decayed
             return value + self.weight_decay / 2 * float((decayed**2).sum()), gradient.ravel()

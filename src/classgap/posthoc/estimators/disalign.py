@@ -7,7 +7,7 @@ from scipy.special import expit
 
 from classgap.checks import InputError, number, one_of
 from classgap.posthoc.estimators.base import PostHocMethod, class_weights
-from classgap.posthoc.held_out import Array, Evidence
+from classgap.posthoc.held_out import Array, HeldOut
 from classgap.posthoc.solver.minimize import lbfgs
 from classgap.posthoc.solver.sweep import CHUNK
 from classgap.registry import Choice, Float, method
@@ -63,21 +63,21 @@ class DisAlign(PostHocMethod):
         self.ridge = ridge
         self.tol = tol
 
-    def _fit(self, evidence: Evidence) -> None:
+    def _fit(self, held_out: HeldOut) -> None:
         one_of("form", self.form, ("paper", "code"))
         number("gamma", self.gamma, low=0.0)
         number("ridge", self.ridge, low=0.0)
-        features, K = evidence.features, evidence.num_classes
+        features, K = held_out.features, held_out.num_classes
         assert features is not None
         spread = float(np.sqrt(np.mean(np.square(features[: 80 * CHUNK], dtype=np.float64)))) or 1.0
-        weights = class_weights(evidence.held_out, self.gamma)[evidence.y]
+        weights = class_weights(held_out.support, self.gamma)[held_out.y]
         weights /= weights.sum()
-        frozen = np.tile(evidence.held_out == 0, 2)
+        frozen = np.tile(held_out.support == 0, 2)
         start = np.concatenate([np.full(K, 0.0 if self.form == "paper" else 1.0), np.zeros(K + features.shape[1] + 1)])
-        start[:K][evidence.held_out == 0] = 0.0
+        start[:K][held_out.support == 0] = 0.0
 
         def objective(x: Array) -> tuple[float, Array]:
-            value, gradient = _aligned_cross_entropy(evidence.logits, features, evidence.y, weights, x, spread)
+            value, gradient = _aligned_cross_entropy(held_out.logits, features, held_out.y, weights, x, spread)
             gradient += self.ridge / K * x
             gradient[: 2 * K][frozen] = 0.0
             return value + self.ridge / (2 * K) * float(x @ x), gradient

@@ -18,7 +18,7 @@ from classgap.checks import number
 from classgap.posthoc.estimators.base import ClasswiseAffine
 from classgap.posthoc.estimators.logit_adjustment import log_prior_offsets
 from classgap.posthoc.estimators.scaling import fit_temperature
-from classgap.posthoc.held_out import Array, Evidence
+from classgap.posthoc.held_out import Array, HeldOut
 from classgap.posthoc.selection import DEFAULT_RULE, choose, compare_predictions, need_samples, splits
 from classgap.posthoc.solver.minimize import lbfgs
 from classgap.posthoc.solver.sweep import ClasswiseProblem, evaluate
@@ -108,35 +108,37 @@ class GapDial(ClasswiseAffine):
         self.folds = folds
         self.seed = seed
 
-    def _fit(self, evidence: Evidence) -> None:
+    def _fit(self, held_out: HeldOut) -> None:
         strengths = STRENGTHS if self.strength is None else (number("strength", self.strength, low=0.0),)
         ridges = RIDGES if self.ridge is None else (number("ridge", self.ridge, low=0.0),)
         # at strength 0 there is nothing for the ridge to act on
         settings = [(s, r) for r in ridges for s in strengths if s > 0 or r == ridges[0]]
         self.frontier_, (self.strength_, self.ridge_) = (), settings[0]
         if len(settings) > 1:
-            need_samples(evidence, self.folds, "GapDial")
-            candidates = self._cross_fit(evidence, settings)
+            need_samples(held_out, self.folds, "GapDial")
+            candidates = self._cross_fit(held_out, settings)
             self.frontier_ = tuple(_point(*settings[int(k)], c, self.overall) for k, c in candidates.items())
             self.strength_, self.ridge_ = settings[int(choose(candidates, self.rule, self.overall) or 0)]
-        base = _Base.fit(evidence)
-        offsets = _Contest.of(evidence, base).offsets(self.strength_, self.ridge_)
-        self.scale_ = np.full(evidence.num_classes, base.scale)
+        base = _Base.fit(held_out)
+        offsets = _Contest.of(held_out, base).offsets(self.strength_, self.ridge_)
+        self.scale_ = np.full(held_out.num_classes, base.scale)
         self.offset_ = base.offset + offsets
 
-    def _cross_fit(self, evidence: Evidence, settings: list[tuple[float, float]]) -> dict[str, Comparison]:
+    def _cross_fit(self, held_out: HeldOut, settings: list[tuple[float, float]]) -> dict[str, Comparison]:
         """Each setting against the uncorrected scores, on samples its offsets were not fitted on; keys count settings."""
-        before = evidence.logits.argmax(axis=1)
+        before = held_out.logits.argmax(axis=1)
         after = np.tile(before, (len(settings), 1))
-        for fitting, rows in splits(evidence, self.folds, self.seed):
+        for fitting, rows in splits(held_out, self.folds, self.seed):
             base = _Base.fit(fitting)
             contest = _Contest.of(fitting, base)
-            scores, offsets = base.apply(evidence.logits[rows]), None
+            scores, offsets = base.apply(held_out.logits[rows]), None
             for k, (strength, ridge) in enumerate(settings):
                 offsets = contest.offsets(strength, ridge, start=offsets)
                 after[k, rows] = (scores + offsets).argmax(axis=1)
         named = {str(k): predicted for k, predicted in enumerate(after)}
-        return compare_predictions(evidence.y, before, named, evidence.num_classes, seed=self.seed)
+        return compare_predictions(
+            held_out.y, before, named, [str(k) for k in range(held_out.num_classes)], seed=self.seed
+        )
 
 
 def _point(strength: float, ridge: float, comparison: Comparison, overall: str) -> FrontierPoint:
@@ -152,29 +154,29 @@ class _Base:
     offset: Array
 
     @classmethod
-    def fit(cls, evidence: Evidence) -> _Base:
+    def fit(cls, held_out: HeldOut) -> _Base:
         """Scores that carry the prior of training are moved, those of a loss that took it out itself are not.
 
         Which of the two these are is what the likelihood says of held-out samples, all classes counting alike.
         """
-        counts, held_out = evidence.class_counts, np.maximum(evidence.held_out, 1)
-        alike = (1 / held_out)[evidence.y]
+        counts, support = held_out.class_counts, np.maximum(held_out.support, 1)
+        alike = (1 / support)[held_out.y]
         # calibrate under the training prior, which the scores carry, then again under the uniform one
-        trained = (np.maximum(counts, 1e-12 * counts.sum()) / held_out)[evidence.y]
-        first = 1 / fit_temperature(evidence.logits, evidence.y, trained)
+        trained = (np.maximum(counts, 1e-12 * counts.sum()) / support)[held_out.y]
+        first = 1 / fit_temperature(held_out.logits, held_out.y, trained)
         bonus = log_prior_offsets(counts)
-        adjusted = (first * evidence.logits + bonus).astype(evidence.logits.dtype)
-        second = 1 / fit_temperature(adjusted, evidence.y, alike)
+        adjusted = (first * held_out.logits + bonus).astype(held_out.logits.dtype)
+        second = 1 / fit_temperature(adjusted, held_out.y, alike)
         moved = cls(first * second, second * bonus)
         if not bonus.any():
             return moved
-        as_they_are = cls(1 / fit_temperature(evidence.logits, evidence.y, alike), np.zeros_like(bonus))
-        return min(moved, as_they_are, key=lambda base: base.loss(evidence, alike))
+        as_they_are = cls(1 / fit_temperature(held_out.logits, held_out.y, alike), np.zeros_like(bonus))
+        return min(moved, as_they_are, key=lambda base: base.loss(held_out, alike))
 
-    def loss(self, evidence: Evidence, weights: Array) -> float:
+    def loss(self, held_out: HeldOut, weights: Array) -> float:
         """Weighted negative log-likelihood."""
-        K = evidence.num_classes
-        problem = ClasswiseProblem(evidence.logits, evidence.y, weights, float(weights.sum()), np.ones(K))
+        K = held_out.num_classes
+        problem = ClasswiseProblem(held_out.logits, held_out.y, weights, float(weights.sum()), np.ones(K))
         return evaluate(problem, np.concatenate([np.full(K, self.scale), self.offset])).value
 
     def apply(self, scores: Array) -> Array:
@@ -190,9 +192,9 @@ class _Contest:
     support: Array  # (K,) held-out samples
 
     @classmethod
-    def of(cls, evidence: Evidence, base: _Base) -> _Contest:
-        scores, K = base.apply(evidence.logits), evidence.num_classes
-        at = np.arange(len(scores)), evidence.y
+    def of(cls, held_out: HeldOut, base: _Base) -> _Contest:
+        scores, K = base.apply(held_out.logits), held_out.num_classes
+        at = np.arange(len(scores)), held_out.y
         own = scores[at].copy()
         scores[at] = np.inf  # the true class is always among the largest
         m = min(K, _CONTENDERS)
@@ -200,10 +202,10 @@ class _Contest:
             np.argpartition(scores, K - m, axis=1)[:, K - m :] if m < K else np.tile(np.arange(K), (len(scores), 1))
         )
         scores[at] = own
-        first = (columns == evidence.y[:, None]).argmax(axis=1)
+        first = (columns == held_out.y[:, None]).argmax(axis=1)
         rows = np.arange(len(scores))
-        columns[rows, first], columns[:, 0] = columns[:, 0].copy(), evidence.y
-        return cls(np.take_along_axis(scores, columns, axis=1), columns, evidence.held_out)
+        columns[rows, first], columns[:, 0] = columns[:, 0].copy(), held_out.y
+        return cls(np.take_along_axis(scores, columns, axis=1), columns, held_out.support)
 
     def offsets(self, strength: float, ridge: float, start: Array | None = None) -> Array:
         """The offsets of this strength; zeros at strength 0. Classes without samples keep 0."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from classgap.checks import number
 from classgap.posthoc.estimators.base import ClasswiseAffine, balanced_accuracy
-from classgap.posthoc.held_out import Array, Evidence
+from classgap.posthoc.held_out import Array, HeldOut
 from classgap.registry import Float, method
 
 TAU_GRID = np.arange(21) / 10
@@ -49,14 +49,14 @@ class LogitAdjustment(ClasswiseAffine):
     def __init__(self, tau: float | None = 1.0) -> None:
         self.tau = tau
 
-    def _fit(self, evidence: Evidence) -> None:
-        bonus = log_prior_offsets(evidence.class_counts)
+    def _fit(self, held_out: HeldOut) -> None:
+        bonus = log_prior_offsets(held_out.class_counts)
         if self.tau is None:
-            scores = evidence.logits
-            self.tau_ = float(max(TAU_GRID, key=lambda tau: balanced_accuracy(scores + tau * bonus, evidence.y)))
+            scores = held_out.logits
+            self.tau_ = float(max(TAU_GRID, key=lambda tau: balanced_accuracy(scores + tau * bonus, held_out.y)))
         else:
             self.tau_ = number("tau", self.tau, low=0.0)
-        self.scale_, self.offset_ = np.ones(evidence.num_classes), self.tau_ * bonus
+        self.scale_, self.offset_ = np.ones(held_out.num_classes), self.tau_ * bonus
 
 
 def log_prior_offsets(counts: Array) -> Array:

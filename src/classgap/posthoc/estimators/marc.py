@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from classgap.checks import InputError, number, one_of, whole
 from classgap.posthoc.estimators.base import ClasswiseAffine, class_weights
-from classgap.posthoc.held_out import Array, Evidence, check_scores, label_columns
+from classgap.posthoc.held_out import Array, HeldOut, check_scores, label_columns
 from classgap.posthoc.solver.minimize import solve
 from classgap.posthoc.solver.sweep import ClasswiseProblem, evaluate
 from classgap.registry import Float, method
@@ -127,20 +127,20 @@ class MARC(ClasswiseAffine):
         average: Array = np.divide(own, count, out=np.full(len(count), np.nan), where=count > 0)
         return average
 
-    def _fit(self, evidence: Evidence) -> None:
+    def _fit(self, held_out: HeldOut) -> None:
         number("gamma", self.gamma, low=0.0)
         number("ridge", self.ridge, low=0.0)
         one_of("normalize", self.normalize, ("batch", "weights"))
-        weights = class_weights(evidence.held_out, self.gamma)[evidence.y]
-        unit = np.ones(evidence.num_classes) if evidence.weight_norms is None else evidence.weight_norms
+        weights = class_weights(held_out.support, self.gamma)[held_out.y]
+        unit = np.ones(held_out.num_classes) if held_out.weight_norms is None else held_out.weight_norms
         problem = ClasswiseProblem(
-            evidence.logits,
-            evidence.y,
+            held_out.logits,
+            held_out.y,
             weights,
             float(weights.sum()) if self.normalize == "weights" else float(len(weights)),
             unit,
             ridge=self.ridge,
-            free=evidence.held_out > 0,
+            free=held_out.support > 0,
         )
         self.weight_norms_ = unit
         if self.steps is None:

@@ -7,7 +7,7 @@ import numpy as np
 from classgap.checks import InputError, number, one_of
 from classgap.posthoc.estimators.base import ClasswiseAffine, balanced_accuracy, class_weights
 from classgap.posthoc.estimators.logit_adjustment import TAU_GRID
-from classgap.posthoc.held_out import Array, Evidence
+from classgap.posthoc.held_out import Array, HeldOut
 from classgap.posthoc.solver.minimize import solve
 from classgap.posthoc.solver.sweep import ClasswiseProblem
 from classgap.registry import Choice, Float, method
@@ -43,15 +43,15 @@ class TauNorm(ClasswiseAffine):
     def __init__(self, tau: float | None = None) -> None:
         self.tau = tau
 
-    def _fit(self, evidence: Evidence) -> None:
-        if evidence.weight_norms is None:
+    def _fit(self, held_out: HeldOut) -> None:
+        if held_out.weight_norms is None:
             raise InputError("TauNorm needs weight_norms=, the norm of each row of the last layer")
-        bias = np.zeros(evidence.num_classes) if evidence.bias is None else evidence.bias
-        log_norms = np.log(evidence.weight_norms)
+        bias = np.zeros(held_out.num_classes) if held_out.bias is None else held_out.bias
+        log_norms = np.log(held_out.weight_norms)
         if self.tau is None:
-            raw = evidence.logits - bias
+            raw = held_out.logits - bias
             self.tau_ = float(
-                max(TAU_GRID, key=lambda tau: balanced_accuracy(raw * np.exp(-tau * log_norms), evidence.y))
+                max(TAU_GRID, key=lambda tau: balanced_accuracy(raw * np.exp(-tau * log_norms), held_out.y))
             )
         else:
             self.tau_ = number("tau", self.tau, low=0.0)
@@ -93,26 +93,26 @@ class LWS(ClasswiseAffine):
         self.ridge = ridge
         self.tol = tol
 
-    def _fit(self, evidence: Evidence) -> None:
+    def _fit(self, held_out: HeldOut) -> None:
         one_of("form", self.form, ("logits", "weights"))
         number("ridge", self.ridge, low=0.0)
         pivot: Array | float = 0.0
         if self.form == "weights":
-            if evidence.bias is None:
+            if held_out.bias is None:
                 raise InputError('LWS(form="weights") needs bias=, the last layer\'s; use form="logits" without it')
-            pivot = evidence.bias
-        weights = class_weights(evidence.held_out, 1.0)[evidence.y]
+            pivot = held_out.bias
+        weights = class_weights(held_out.support, 1.0)[held_out.y]
         solution = solve(
             ClasswiseProblem(
-                evidence.logits,
-                evidence.y,
+                held_out.logits,
+                held_out.y,
                 weights,
                 float(weights.sum()),
-                np.ones(evidence.num_classes),
+                np.ones(held_out.num_classes),
                 pivot=pivot,
                 ridge=self.ridge,
                 free_offset=False,
-                free=evidence.held_out > 0,
+                free=held_out.support > 0,
             ),
             tol=self.tol,
         )

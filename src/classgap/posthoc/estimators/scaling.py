@@ -9,7 +9,7 @@ from threadpoolctl import threadpool_limits
 
 from classgap.checks import InputError, number
 from classgap.posthoc.estimators.base import ClasswiseAffine, PostHocMethod
-from classgap.posthoc.held_out import Array, Evidence
+from classgap.posthoc.held_out import Array, HeldOut
 from classgap.posthoc.solver.minimize import lbfgs, solve
 from classgap.posthoc.solver.sweep import CHUNK, ClasswiseProblem, evaluate
 from classgap.registry import Float, method
@@ -30,10 +30,10 @@ class TemperatureScaling(ClasswiseAffine):
 
     temperature_: float
 
-    def _fit(self, evidence: Evidence) -> None:
-        self.temperature_ = fit_temperature(evidence.logits, evidence.y)
-        self.scale_ = np.full(evidence.num_classes, 1 / self.temperature_)
-        self.offset_ = np.zeros(evidence.num_classes)
+    def _fit(self, held_out: HeldOut) -> None:
+        self.temperature_ = fit_temperature(held_out.logits, held_out.y)
+        self.scale_ = np.full(held_out.num_classes, 1 / self.temperature_)
+        self.offset_ = np.zeros(held_out.num_classes)
 
 
 def fit_temperature(scores: Array, y: Array, weights: Array | None = None) -> float:
@@ -87,18 +87,18 @@ class VectorScaling(ClasswiseAffine):
         self.ridge = ridge
         self.tol = tol
 
-    def _fit(self, evidence: Evidence) -> None:
+    def _fit(self, held_out: HeldOut) -> None:
         number("ridge", self.ridge, low=0.0)
-        ones = np.ones(len(evidence.y))
+        ones = np.ones(len(held_out.y))
         solution = solve(
             ClasswiseProblem(
-                evidence.logits,
-                evidence.y,
+                held_out.logits,
+                held_out.y,
                 ones,
                 float(len(ones)),
-                np.ones(evidence.num_classes),
+                np.ones(held_out.num_classes),
                 ridge=self.ridge,
-                free=evidence.held_out > 0,
+                free=held_out.support > 0,
             ),
             tol=self.tol,
         )
@@ -140,10 +140,10 @@ class MatrixScaling(PostHocMethod):
         self.ridge = ridge
         self.tol = tol
 
-    def _fit(self, evidence: Evidence) -> None:
+    def _fit(self, held_out: HeldOut) -> None:
         number("ridge", self.ridge, low=0.0)
-        scores, y, K = evidence.logits, evidence.y, evidence.num_classes
-        free = evidence.held_out > 0
+        scores, y, K = held_out.logits, held_out.y, held_out.num_classes
+        free = held_out.support > 0
         strength = self.ridge / K
 
         def objective(x: Array) -> tuple[float, Array]:

@@ -19,7 +19,7 @@ from classgap.data import Split, TrainingData, shuffled
 from classgap.posthoc import PostHocMethod
 from classgap.training.config import TrainConfig
 from classgap.training.loop import Array, Trainer
-from classgap.training.outputs import Predictions
+from classgap.training.outputs import SplitOutputs
 
 _SAME_PRIOR = 1.5  # factor by which the share of a class may change; a class of few samples changes by rounding already
 
@@ -44,7 +44,7 @@ class CorrectedTrainer(Trainer):
         new_weight, new_bias = self.estimator.fold(weight, bias)
         return new_weight.astype(np.float32), new_bias.astype(np.float32)
 
-    def predictions(self, split: Split) -> Predictions:
+    def predictions(self, split: Split) -> SplitOutputs:
         norms = self.estimator.margin_norms
         return dataclasses.replace(
             super().predictions(split), margin_norms=None if norms is None else np.asarray(norms, dtype=np.float32)

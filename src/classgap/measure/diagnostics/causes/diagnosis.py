@@ -11,7 +11,7 @@ import numpy as np
 from classgap import checks
 from classgap.arrays import Float64s, Floats, Ints
 from classgap.measure.diagnostics.causes import signals
-from classgap.measure.diagnostics.causes.signals import Cause, CauseKind, Evidence, Outcome, percent
+from classgap.measure.diagnostics.causes.signals import Cause, CauseKind, Outcome, Signal, percent
 from classgap.measure.diagnostics.geometry.summary import Geometry
 from classgap.measure.diagnostics.margins import ScoreKind
 
@@ -49,7 +49,7 @@ def diagnose(
     Each cause is tested for every class. It is named where Benjamini-Hochberg over the classes keeps its false discovery rate
     at ``level`` divided by the number of causes tested, *and* the effect is large enough to matter. So where nothing is to be
     found, a report names anything at all with probability of at most ``level``, and no cause hides behind the strong evidence
-    for another. Evidence is association: a remedy is worth trying, not certain to help.
+    for another. A signal is an association: a remedy is worth trying, not certain to help.
 
     Args:
         counts: ``(K, K)`` confusion counts, rows true, columns predicted; dense or SciPy sparse.
@@ -90,9 +90,9 @@ def _evidence(
     kind: ScoreKind | None,
     geometry: Geometry | None,
     train_counts: Ints | None,
-) -> Mapping[CauseKind, Evidence]:
+) -> Mapping[CauseKind, Signal]:
     """All tests the input allows, what to look at first in front."""
-    tests: dict[CauseKind, Evidence] = {}
+    tests: dict[CauseKind, Signal] = {}
     if scores is not None:
         if y_true is None or kind is None:
             raise checks.InputError("scores need y_true and kind ('logits' or 'probabilities') beside them")

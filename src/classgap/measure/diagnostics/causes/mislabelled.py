@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from classgap.arrays import Float64s, Floats, Ints, divide, group_sums, log_sum_exp, row_blocks
-from classgap.measure.diagnostics.causes.signals import Cause, Evidence, percent
+from classgap.measure.diagnostics.causes.signals import Cause, Signal, percent
 from classgap.measure.diagnostics.margins import ScoreKind
 
 # A label is suspect when the model gives it at most this share of the confidence usual for its class …
@@ -18,7 +18,7 @@ LISTED = 50
 TEMPERATURE_ROWS = 2000
 
 
-def wrong_labels(scores: Floats, y_true: Ints, names: tuple[str, ...], kind: ScoreKind) -> Evidence:
+def wrong_labels(scores: Floats, y_true: Ints, names: tuple[str, ...], kind: ScoreKind) -> Signal:
     r"""Samples whose label the model contradicts with confidence, beyond what its own probabilities predict.
 
     As in confident learning, "with confidence" is relative to each class: some class reaches at least the mean probability
@@ -71,7 +71,7 @@ def wrong_labels(scores: Floats, y_true: Ints, names: tuple[str, ...], kind: Sco
             samples=tuple(int(i) for i in rows[:LISTED]),
         )
 
-    return Evidence(p_values, (extra >= MIN_SAMPLES) & (extra >= MIN_SHARE * support), cause)
+    return Signal(p_values, (extra >= MIN_SAMPLES) & (extra >= MIN_SHARE * support), cause)
 
 
 def _excess(observed: Ints, expected: Float64s, support: Ints) -> tuple[Float64s, Float64s]:

@@ -1,6 +1,6 @@
 """The evidence for each cause of a hard class: a test against chance, and whether the effect is large enough to matter.
 
-Every function returns an :class:`Evidence` for *all* classes. Testing only the hard ones would be circular: they were picked
+Every function returns a :class:`Signal` for *all* classes. Testing only the hard ones would be circular: they were picked
 for their errors, so chance favours them; :mod:`classgap.measure.diagnostics.causes.diagnosis` allows for all tests made.
 """
 
@@ -57,7 +57,7 @@ class Cause:
 
 
 @dataclass(frozen=True, eq=False)
-class Evidence:
+class Signal:
     """One possible cause for all classes: ``p_values`` (nan where untestable), whether it matters, and its wording."""
 
     p_values: Float64s
@@ -103,7 +103,7 @@ def _many(count: int, thing: str) -> str:
     return f"{count} {thing}{'s' if count != 1 else ''}"
 
 
-def confusion(outcome: Outcome) -> Evidence:
+def confusion(outcome: Outcome) -> Signal:
     """Errors that go to one other class more often than if they fell on all others alike (binomial, any of K - 1)."""
     from scipy.stats import binom
 
@@ -126,7 +126,7 @@ def confusion(outcome: Outcome) -> Evidence:
     def cause(k: int) -> Cause:
         return _word_confusion(outcome, k, partners[k], float(p_values[k]))
 
-    return Evidence(p_values, material & (taken >= 3) & (together > 0), cause)
+    return Signal(p_values, material & (taken >= 3) & (together > 0), cause)
 
 
 def _row(matrix: Any, k: int) -> tuple[Ints, Ints]:
@@ -160,7 +160,7 @@ def _word_confusion(outcome: Outcome, k: int, partners: list[int], p_value: floa
     return Cause("confused", float(there / errors[k]), p_value, sentence, remedy, classes=tuple(partners))
 
 
-def under_prediction(outcome: Outcome) -> Evidence:
+def under_prediction(outcome: Outcome) -> Signal:
     """Missed more often than wrongly predicted (sign test): the model's threshold for this class is too high."""
     from scipy.stats import binom
 
@@ -176,10 +176,10 @@ def under_prediction(outcome: Outcome) -> Evidence:
         remedy = "Raise its score after training: `classgap fix` fits per-class offsets on held-out predictions."
         return Cause("underpredicted", ratio, float(p_values[k]), sentence, remedy)
 
-    return Evidence(p_values, outcome.predicted <= AVOIDED * outcome.support, cause)
+    return Signal(p_values, outcome.predicted <= AVOIDED * outcome.support, cause)
 
 
-def scatter(outcome: Outcome, spread: Spread) -> Evidence:
+def scatter(outcome: Outcome, spread: Spread) -> Signal:
     """Spread above the median class by more than its own sampling error (t-test on squared deviations)."""
     from scipy.stats import t
 
@@ -209,10 +209,10 @@ def scatter(outcome: Outcome, spread: Spread) -> Evidence:
         return Cause("scattered", float(ratio[k]), float(p_values[k]), sentence, remedy)
 
     material = (rank <= max(1, total // 10)) & (ratio >= SPREAD_RATIO)
-    return Evidence(np.where(contradicted, np.nan, p_values), material, cause)
+    return Signal(np.where(contradicted, np.nan, p_values), material, cause)
 
 
-def crowding(outcome: Outcome, geometry: Geometry) -> Evidence:
+def crowding(outcome: Outcome, geometry: Geometry) -> Signal:
     """Among the tenth of classes closest to another one, and harder to part from it than the median class (binomial)."""
     from scipy.stats import binom
 
@@ -239,10 +239,10 @@ def crowding(outcome: Outcome, geometry: Geometry) -> Evidence:
         )
         return Cause("crowded", float(error[k]), float(p_values[k]), sentence, remedy, classes=(rival,))
 
-    return Evidence(p_values, (error >= OVERLAP) & (rank <= max(1, total // 10)), cause)
+    return Signal(p_values, (error >= OVERLAP) & (rank <= max(1, total // 10)), cause)
 
 
-def scarcity(outcome: Outcome, train_counts: Ints) -> Evidence:
+def scarcity(outcome: Outcome, train_counts: Ints) -> Signal:
     """Few training samples, and accuracy below what well-supplied classes reach.
 
     Two ways to be beyond chance, the better one counted twice: over all classes accuracy rises with the count (rank
@@ -274,7 +274,7 @@ def scarcity(outcome: Outcome, train_counts: Ints) -> Evidence:
         return Cause("few_samples", float(train_counts[k]), float(p_values[k]), sentence, remedy)
 
     short = seen & (train_counts <= FEW_RATIO * typical)
-    return Evidence(np.where(short & ~np.isnan(p_values) & (not contradicted), p_values, np.nan), short, cause)
+    return Signal(np.where(short & ~np.isnan(p_values) & (not contradicted), p_values, np.nan), short, cause)
 
 
 def _median(values: Float64s) -> float:

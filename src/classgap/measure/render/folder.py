@@ -1,0 +1,37 @@
+"""The report folder: page, Markdown, JSON and every figure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from classgap.measure.audit_report import AuditReport
+    from classgap.measure.comparison import Comparison
+
+
+def write_report(
+    result: AuditReport | Comparison, folder: Path, source: str = "", more: Mapping[str, Any] | None = None
+) -> None:
+    """Write ``report.html``, ``report.md``, ``report.json`` and ``figures/`` (PNG and SVG) into ``folder``.
+
+    Args:
+        source: What was measured, for the title of the page.
+        more: Further charts by name.
+    """
+    from classgap.measure.comparison import Comparison
+    from classgap.measure.render import html, plot
+
+    (folder / "figures").mkdir(parents=True, exist_ok=True)
+    charts = {**plot.figures(result), **(more or {})}
+    if isinstance(result, Comparison):
+        html.render_comparison(result, folder / "report.html", source=source, charts=charts)
+    else:
+        html.render_audit(result, folder / "report.html", source=source, charts=charts)
+    (folder / "report.md").write_text(result.to_markdown(), encoding="utf-8")
+    (folder / "report.json").write_text(json.dumps(result.to_dict(), indent=2), encoding="utf-8")
+    for name, chart in charts.items():
+        for ending in ("png", "svg"):
+            plot.save(chart, folder / "figures" / f"{name}.{ending}")
