@@ -300,9 +300,9 @@ def _verdict(
         kind = "worse" if down else "noise"
     short, long = _losses(metrics, per_class)
     title = TITLES[kind] if not short else f"{_WITH_LOSSES.get(kind, TITLES[kind])}; {_joined(short)} got worse"
-    scope = f" {ONE_RUN}" if one_run else ""
+    headline = f"{title} {ONE_RUN}" if one_run else title
     parts = [_evidence(shown, sure=up | down), *long, _tally(per_class)]
-    return Verdict(kind, title, f"{title}{scope}: {'; '.join(parts)}.", tuple(long))
+    return Verdict(kind, title, f"{headline}: {'; '.join(parts)}.", tuple(long), headline)
 
 
 def _losses(metrics: Mapping[str, Change], per_class: Any) -> tuple[list[str], list[str]]:
@@ -385,8 +385,8 @@ def _notes(cells: Cells, given_reference: bool) -> list[str]:
     if (small := int((sizes < SMALL_ALONE).sum())) > 0:
         which = "any third, the worst class" if np.median(sizes) < SMALL else "the worst class"
         notes.append(
-            f"{small} class{'es have' if small > 1 else ' has'} fewer than {SMALL_ALONE} samples, too few to say what happened to "
-            f"{which}, the worst tenth or the gap, each ranked anew: hence the wide intervals of these differences"
+            f"{small} class{'es have' if small > 1 else ' has'} fewer than {SMALL_ALONE} samples, too few to say what happened "
+            f"to {which}, the worst tenth or the gap, each ranked anew: hence the wide intervals of these differences"
         )
     if (absent := int((cells.support == 0).sum())) > 0:
         notes.append(f"{absent} class{'es have' if absent > 1 else ' has'} no samples and cannot be compared")
