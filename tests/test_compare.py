@@ -416,7 +416,7 @@ def test_one_changed_sample_of_a_class_with_one_sample_proves_nothing():
     for name in ("overall", "balanced", "worst", "gap"):
         delta = result.metrics[name].delta
         assert delta.low < 0 < delta.high, (name, delta)
-    assert any("fewer than 5 samples" in note for note in result.notes)
+    assert any("fewer than 15 samples" in note for note in result.notes)
 
 
 def test_the_headline_names_what_got_worse():

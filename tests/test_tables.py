@@ -276,7 +276,7 @@ def test_unreadable_counts(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match="must"):
         read_train_counts(tmp_path / name)
-    with pytest.raises(InputError, match="missing.csv does not exist"):
+    with pytest.raises(InputError, match=r"missing\.csv does not exist"):
         read_train_counts(tmp_path / "missing.csv")
 
 
@@ -297,10 +297,10 @@ def test_alignment_by_id(tmp_path: Path) -> None:
     runs = align([Predictions.read([file], columns) for file in (first, second)])
     assert [run.y_pred.tolist() for run in runs if run.y_pred is not None] == [PRED.tolist()] * 2
     twice = write(tmp_path / "c.csv", {"y_true": TRUE, "y_pred": PRED, "id": [0, 0, 1, 2, 3, 4, 5]})
-    with pytest.raises(InputError, match="unique, but 0 occurs more than once"):
+    with pytest.raises(InputError, match=r"unique, but 0 occurs more than once"):
         align([Predictions.read([file], columns) for file in (first, twice)])
     other = write(tmp_path / "d.csv", {"y_true": TRUE, "y_pred": PRED, "id": np.arange(7) + 1})
-    with pytest.raises(InputError, match="must have the same sample ids.*lacks 1 ids.*has 1 others"):
+    with pytest.raises(InputError, match=r"must have the same sample ids.*lacks 1 ids.*has 1 others"):
         align([Predictions.read([file], columns) for file in (first, other)])
 
 
