@@ -1,4 +1,4 @@
-"""The command line. One module per verb; a verb imports what it needs when it runs, so ``--help`` is quick."""
+"""The command line. One module per verb; each verb imports its dependencies when it runs, so ``--help`` is fast."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 from classgap.checks import InputError
 
-# Packages that come with an extra, not with the package itself.
+# Modules that only an extra installs, and the name of that extra.
 _EXTRAS = {
     "torch": "torch",
     "lightning_fabric": "torch",
@@ -18,10 +18,10 @@ _EXTRAS = {
 
 
 def main() -> None:
-    """Entry point. Input errors are one sentence and exit code 2; anything else is a bug and shows its traceback."""
+    """Entry point. An input error prints one sentence and exits with code 2; any other error is a bug and shows its traceback."""
     from classgap.cli.app import app
 
-    # A file or a pipe on Windows may be unable to hold "→" or "Δ": "?" is better than a traceback.
+    # The encoding of a file or pipe on Windows may lack "→" or "Δ": write "?" instead of failing.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

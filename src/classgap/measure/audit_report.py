@@ -165,6 +165,23 @@ class AuditReport:
         """Highest minus lowest class accuracy, as observed; ``metrics["gap_corrected"]`` removes sampling noise."""
         return self.metrics["gap"]
 
+    def suspected_labels(self, below: float = 0.1) -> NDArray[np.int64]:
+        """Rows of the samples whose label is probably wrong, most suspicious first; needs scores of held-out data.
+
+        Args:
+            below: A label is suspect if the model gives it at most this share of the probability that is usual for its class,
+                while another class gets at least ``1 - below`` of its own. Larger finds more wrong labels, among more right ones;
+                ``docs/audit.md`` has both rates.
+        """
+        from classgap.checks import InputError
+        from classgap.measure.diagnostics.causes.mislabelled import suspected_labels
+
+        samples = self.samples
+        if samples is None or samples.scores is None:
+            raise InputError("suspected_labels needs scores; audit with scores= (logits or probabilities)")
+        kind: Any = samples.scores_kind
+        return suspected_labels(samples.scores, samples.y_true, self.num_classes, kind, below=below)
+
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data, ready for JSON (nan is None). ``docs/audit.md`` describes every key."""
         from classgap import __version__

@@ -377,9 +377,9 @@ def _verdict(
         kind = "worse" if down else "noise"
     short, long = _losses(metrics, per_class)
     title = TITLES[kind] if not short else f"{_WITH_LOSSES.get(kind, TITLES[kind])}; {_joined(short)} got worse"
-    scope = f" {ONE_RUN}" if one_run else ""
+    headline = f"{title} {ONE_RUN}" if one_run else title
     parts = [_evidence(shown, sure=up | down), *long, _tally(per_class)]
-    return Verdict(kind, title, f"{title}{scope}: {'; '.join(parts)}.", tuple(long))
+    return Verdict(kind, title, f"{headline}: {'; '.join(parts)}.", tuple(long), headline)
 
 
 def _losses(metrics: Mapping[str, Change], per_class: Any) -> tuple[list[str], list[str]]:

@@ -60,18 +60,14 @@ class Verdict:
     """``kind`` is a short code, ``title`` a few words, ``sentence`` the finding with its numbers.
 
     ``losses`` are the significant losses of single classes, of the worst class and of the gap, in words; the title names
-    them too.
+    them too. ``headline`` is the title and, with one run per side, what it can show; the sentence begins with it.
     """
 
     kind: str
     title: str
     sentence: str
     losses: tuple[str, ...] = ()
-
-    @property
-    def headline(self) -> str:
-        """The sentence up to its numbers: the title, and with one run per side what it can show."""
-        return self.sentence.partition(": ")[0]
+    headline: str = ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,10 +44,7 @@ _COMPARISON_FIGURES = {
     ),
 }
 _FIGURES = {
-    "spread_accuracy": (
-        "Spread against accuracy",
-        "Classes whose features scatter widely tend to be hard. Each dot is a class.",
-    ),
+    "spread_accuracy": ("Spread against accuracy", "Each dot is a class. {correlation}"),
     "margins": (
         "Margin distributions",
         "Score of the true class minus the best other, in each third of classes; left of 0 is misclassified.",
@@ -104,7 +101,7 @@ def render_audit(
         tiles=[_tile(report.metrics, name) for name in _TILES if name in report.metrics],
         rankings=[(name, RANKINGS[name]) for name in report.groups],
         has_pairs=has_pairs, pairs_note=pairs_note, has_diagnoses=has_diagnoses, has_margins=margins is not None,
-        more_figures=[(name, *words) for name, words in _FIGURES.items() if name in charts],
+        more_figures=_figures(report, charts),
         links=_links(why=has_diagnoses, confusions=has_pairs, figures=any(name in charts for name in _FIGURES),
                      accuracy=True),
         notes=report.notes, confidence=report.confidence, seed=report.seed,
@@ -134,7 +131,7 @@ def render_comparison(
     return _page(
         "comparison.html.j2", payload, charts, path,
         title="classgap compare" + (f": {source}" if source else ""),
-        comparison=comparison, **_verdict(comparison.verdict.sentence), tone=_TONES.get(comparison.verdict.kind, "neutral"),
+        comparison=comparison, **_verdict(comparison.verdict.sentence, comparison.verdict.headline), tone=_tone(comparison),
         facts=facts, who=_who(comparison),
         tiles=[_change_tile(comparison, name) for name in _TILES if name in comparison.metrics],
         more_figures=[(name, *words) for name, words in _COMPARISON_FIGURES.items() if name in charts],
@@ -150,10 +147,44 @@ def render_comparison(
 # ---------------------------------------------------------------- parts
 
 
-def _verdict(sentence: str) -> dict[str, str]:
+def _tone(comparison: Comparison) -> str:
+    """Colour of the banner; a significant loss takes the green away, and "within noise" with one is not neutral."""
+    verdict = comparison.verdict
+    if not verdict.losses:
+        return _TONES.get(verdict.kind, "neutral")
+    return "neutral" if _TONES.get(verdict.kind) == "good" else "bad"
+
+
+def _verdict(sentence: str, title: str = "") -> dict[str, str]:
     """A finding is worded "title: rest"; the page shows them in two sizes."""
-    title, _, rest = sentence.replace(" %", "\u00a0%").partition(": ")
+    title = title or sentence.partition(": ")[0]
+    title, rest = (part.replace(" %", "\u00a0%") for part in (title, sentence[len(title) + 2 :]))
     return {"verdict_title": title, "verdict_rest": rest[:1].upper() + rest[1:]}
+
+
+def _figures(report: AuditReport, charts: Charts) -> list[tuple[str, str, str]]:
+    """Name, title and caption of the further figures; the caption on spread says what was measured here."""
+    found = _spread_correlation(report) if "spread_accuracy" in charts else ""
+    return [
+        (name, title, text.replace("{correlation}", found))
+        for name, (title, text) in _FIGURES.items()
+        if name in charts
+    ]
+
+
+def _spread_correlation(report: AuditReport) -> str:
+    """Rank correlation of spread and accuracy over the classes, in words."""
+    from scipy.stats import spearmanr
+
+    spread, accuracy = report.per_class["spread"], report.per_class["accuracy"]
+    known = ~np.isnan(spread) & ~np.isnan(accuracy)
+    if known.sum() < 5 or np.ptp(spread[known]) == 0 or np.ptp(accuracy[known]) == 0:
+        return "These are too few different classes for a correlation of spread and accuracy."
+    value, p_value = spearmanr(spread[known], accuracy[known])
+    numbers = f"rank correlation {value:+.2f}, {'p < 0.001' if p_value < 0.001 else f'p = {p_value:.2g}'}"
+    if p_value >= 1 - report.confidence:
+        return f"Spread and accuracy are not significantly related here ({numbers})."
+    return f"Classes with wider spread are {'less' if value < 0 else 'more'} accurate here ({numbers})."
 
 
 def _hardest(report: AuditReport, count: int = 5) -> list[tuple[str, float]]:

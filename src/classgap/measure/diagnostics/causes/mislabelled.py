@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
+from classgap import checks
 from classgap.arrays import Float64s, Floats, Ints, divide, group_sums, log_sum_exp, row_blocks
 from classgap.measure.diagnostics.causes.signals import Cause, Signal, percent
 from classgap.measure.diagnostics.margins import ScoreKind
@@ -32,28 +34,15 @@ def wrong_labels(scores: Floats, y_true: Ints, names: tuple[str, ...], kind: Sco
     Reference: after Northcutt, Jiang and Chuang, *Confident learning*, JAIR 2021, with our own test for excess.
     """
     num_classes = len(names)
-    temperature = _temperature(scores, y_true, kind)
-    usual = np.zeros(num_classes)
-    for block, p in _probabilities(scores, kind, temperature):
-        usual += group_sums(p[np.arange(len(p)), y_true[block]], y_true[block], num_classes)
-    support = np.bincount(y_true, minlength=num_classes)
-    usual = divide(usual, support)
-
-    expected, believed, own = np.zeros(num_classes), np.full(len(scores), -1), np.empty(len(scores))
-    for block, p in _probabilities(scores, kind, temperature):
-        confident = np.where(p >= usual, p, 0.0)  # comparison with nan: a class without samples is never believed
-        some = confident.max(axis=1) > 0
-        own[block] = p[np.arange(len(p)), y_true[block]]
-        suspect = some & (own[block] <= UNLIKELY * usual[y_true[block]])
-        believed[block] = np.where(suspect, confident.argmax(axis=1), -1)
-        expected += np.where(some[:, None] & (p <= UNLIKELY * usual), p, 0.0).sum(axis=0)
+    found = _contradict(scores, y_true, num_classes, kind, UNLIKELY, 1.0)
+    believed, support = found.believed, found.support
     observed = np.bincount(y_true[believed >= 0], minlength=num_classes)
-    allowed, p_values = _excess(observed, expected, support)
+    allowed, p_values = _excess(observed, found.expected, support)
     extra = np.maximum(observed - allowed, 0.0)
 
     def cause(k: int) -> Cause:
         rows = np.flatnonzero((y_true == k) & (believed >= 0))
-        rows = rows[np.argsort(own[rows], kind="stable")]
+        rows = rows[np.argsort(found.own[rows], kind="stable")]
         rivals = np.argsort(-np.bincount(believed[rows], minlength=num_classes), kind="stable")[:1]
         sentence = (
             f"About {extra[k]:.0f} of its {support[k]} labels look wrong ({percent(extra[k] / support[k])}): the model is "
@@ -72,6 +61,59 @@ def wrong_labels(scores: Floats, y_true: Ints, names: tuple[str, ...], kind: Sco
         )
 
     return Signal(p_values, (extra >= MIN_SAMPLES) & (extra >= MIN_SHARE * support), cause)
+
+
+def suspected_labels(
+    scores: Floats, y_true: Ints, num_classes: int, kind: ScoreKind, *, below: float = UNLIKELY
+) -> Ints:
+    """Rows whose label is probably wrong, most suspicious first: all classes, without a test for excess.
+
+    Args:
+        below: A label is suspect if the model gives it at most this share of the probability that is usual for its class, while
+            another class gets at least ``1 - below`` of its own. Larger finds more wrong labels, among more right ones.
+    """
+    checks.fraction("below", below)
+    found = _contradict(scores, y_true, num_classes, kind, below, 1 - below)
+    rows = np.flatnonzero(found.believed >= 0)
+    return np.asarray(rows[np.argsort(found.share[rows], kind="stable")])
+
+
+@dataclass(frozen=True, eq=False)
+class _Contradictions:
+    """For every sample the class the model is confident of instead of the label (-1: none), the probability of the label, and
+    that over the one usual for its class; for every class the number of such samples to expect, and of samples.
+    """
+
+    believed: Ints
+    own: Float64s
+    share: Float64s
+    expected: Float64s
+    support: Ints
+
+
+def _contradict(
+    scores: Floats, y_true: Ints, num_classes: int, kind: ScoreKind, below: float, above: float
+) -> _Contradictions:
+    """The label gets at most ``below``, and another class at least ``above``, of the probability usual for it."""
+    temperature = _temperature(scores, y_true, kind)
+    usual = np.zeros(num_classes)
+    for block, p in _probabilities(scores, kind, temperature):
+        usual += group_sums(p[np.arange(len(p)), y_true[block]], y_true[block], num_classes)
+    support = np.bincount(y_true, minlength=num_classes)
+    usual = divide(usual, support)
+
+    expected, believed, own = np.zeros(num_classes), np.full(len(scores), -1), np.empty(len(scores))
+    for block, p in _probabilities(scores, kind, temperature):
+        confident = np.where(
+            p >= above * usual, p, 0.0
+        )  # comparison with nan: a class without samples is never believed
+        some = confident.max(axis=1) > 0
+        own[block] = p[np.arange(len(p)), y_true[block]]
+        best = confident.argmax(axis=1)
+        suspect = some & (own[block] <= below * usual[y_true[block]]) & (best != y_true[block])
+        believed[block] = np.where(suspect, best, -1)
+        expected += np.where(some[:, None] & (p <= below * usual), p, 0.0).sum(axis=0)
+    return _Contradictions(believed, own, divide(own, usual[y_true]), expected, support)
 
 
 def _excess(observed: Ints, expected: Float64s, support: Ints) -> tuple[Float64s, Float64s]:
