@@ -46,13 +46,13 @@ class EntropyBonusLoss(ClassLoss):
 import tempfile
 
 import classgap
-from classgap.training import TrainConfig, fit
+from classgap.training import TrainConfig, train
 
 settings = ["data=digits", "data.per_class=40", "model=mlp-64", "batch=50", "epochs=15"]
 reports = {}
 with tempfile.TemporaryDirectory() as folder:
     for name, chosen in {"cross-entropy": "cross_entropy", "own": "entropy_bonus"}.items():
-        result = fit(TrainConfig().override([*settings, f"method={chosen}"]), f"{folder}/{name}", accelerator="cpu")
+        result = train(TrainConfig().override([*settings, f"method={chosen}"]), f"{folder}/{name}", accelerator="cpu")
         reports[name] = classgap.audit(result.test.y_true, scores=result.test.scores)
 classgap.compare(reports["cross-entropy"], reports["own"])
 
