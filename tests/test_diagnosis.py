@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 from classgap.checks import InputError
 from classgap.measure import audit
 from classgap.measure.diagnostics import geometry
-from classgap.measure.diagnostics.causes import diagnosis, signals
+from classgap.measure.diagnostics.causes import signals
 from classgap.measure.diagnostics.causes.diagnosis import diagnose
 from classgap.measure.diagnostics.causes.mislabelled import wrong_labels
 from classgap.measure.statistics.paired import benjamini_hochberg
