@@ -331,7 +331,7 @@ def test_refusals():
         (audit([0, 1], [0, 1]), "same samples, got 3 and 2"),
         (audit([1, 0, 1], [0, 1, 1]), r"true labels differ in 2 of 3 rows \(first: row 0\)"),
         (classgap.audit(Predictions.from_counts([[1, 0], [1, 1]])), "hold only counts"),
-        ([], "side of the comparison is empty"),
+        ([], "at least one run"),
         (["x"], "there is no file x"),
         ([3], "must be predictions, an audit, a file or a table, got int"),
     ):

@@ -123,7 +123,7 @@ def test_confusion_with_a_group_names_its_members():
 def test_avoided_class_is_found_from_counts_alone():
     counts = np.full((K, K), 3)
     np.fill_diagonal(counts, 70)
-    counts[5] = 8  # its errors fall on all alike …
+    counts[5] = 8  # its errors are spread over all alike …
     counts[5, 5] = 15
     counts[:, 5] = np.minimum(counts[:, 5], 15)
     counts[np.arange(K) != 5, 5] = 1  # … and hardly any other sample is predicted as it
@@ -240,7 +240,7 @@ def test_a_class_within_noise_says_so_and_an_absent_one_too():
     assert found[1].sentence == "The class has no samples."
     counts[1, 1] = 10
     counts[1, 2:] = counts[2:, 1] = 5
-    assert "errors fall on" in diagnose(counts, [1], [str(k) for k in range(K)])[0].sentence
+    assert "errors are spread over" in diagnose(counts, [1], [str(k) for k in range(K)])[0].sentence
 
 
 def test_sparse_counts_give_the_same():
