@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,7 +29,11 @@ def console() -> Console:
     """Standard output; 120 characters wide where it is not a terminal."""
     from rich.console import Console
 
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+    class Screen(Console):
+        def on_broken_pipe(self) -> None:  # Rich exits with code 1, which is the code of a failed gate
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+    return Screen(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 
 @contextlib.contextmanager

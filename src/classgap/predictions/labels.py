@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,9 @@ from classgap.checks import InputError
 MAX_CLASSES = 65_536
 # Integer labels within this range are looked up in a table; others by binary search, which is several times slower.
 _TABLE_RANGE = 1 << 22
+# A column with more different labels than this, all of them decimal numbers, is not a label column.
+_MANY_FRACTIONS = 50
+_FRACTION = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +95,17 @@ def check_names(names: Sequence[str], width: int | None = None) -> list[str]:
         if name in seen:
             raise InputError(f"class names must be unique, but {name!r} occurs twice")
         seen.add(name)
+        _refuse_surrogates(name)
     return list(names)
+
+
+def _refuse_surrogates(name: str) -> None:
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:
+        raise InputError(
+            f"the class name {name!r} is not valid Unicode text (a lone surrogate); correct its encoding"
+        ) from None
 
 
 def _canonical(title: str, values: NDArray[Any]) -> list[Any]:
@@ -110,6 +124,11 @@ def _canonical(title: str, values: NDArray[Any]) -> list[Any]:
     texts = [v.decode() if isinstance(v, bytes) else str(v) for v in values]
     if all(_is_whole(t) for t in texts):
         return [int(t) for t in texts]
+    if len(texts) > _MANY_FRACTIONS and all(_FRACTION.fullmatch(t) for t in texts):
+        raise InputError(
+            f"{title} holds {len(texts)} different decimal numbers (e.g. {texts[0]}), not class labels; check that it is not a "
+            "column of scores or the target of a regression"
+        )
     return texts
 
 
@@ -152,8 +171,25 @@ def _classes_from_labels(
         names = sorted(texts)
         index = {name: k for k, name in enumerate(names)}
         return names, index | {int(name): k for name, k in index.items() if _is_whole(name)}
+    _refuse_disjoint(distinct, labels, option)
     union = sorted({label for column in labels for label in column})
-    return [str(label) for label in union], {label: k for k, label in enumerate(union)}
+    return check_names([str(label) for label in union]), {label: k for k, label in enumerate(union)}
+
+
+def _refuse_disjoint(distinct: Sequence[tuple[str, NDArray[Any]]], labels: list[list[Any]], option: str) -> None:
+    """Two columns without a common label are two spellings, or one of them is not a label column."""
+    if len(labels) < 2 or set(labels[0]) & set(labels[1]):
+        return
+    (one, _), (other, _) = distinct[:2]
+    sentence = f"{one} and {other} have no label in common (e.g. {labels[0][0]!r} and {labels[1][0]!r})"
+    spellings = [{str(label).strip().casefold(): label for label in column} for column in labels[:2]]
+    if alike := sorted(spellings[0].keys() & spellings[1].keys()):
+        pair = f"{spellings[0][alike[0]]!r} and {spellings[1][alike[0]]!r}"
+        raise InputError(f"{sentence}; {pair} differ only in case or spaces: use one spelling")
+    raise InputError(
+        f"{sentence}, so no sample would be correct; check that both hold labels of the same classes, or give the class names "
+        f"({option})"
+    )
 
 
 def _index_by_name(

@@ -16,8 +16,8 @@ from classgap.predictions.labels import check_names
 def read_names(path: Path) -> list[str]:
     """Class names in index order: a text file with one name per line, a JSON list, or a JSON object from index to name."""
     try:
-        text = path.read_text(encoding="utf-8")
-        found = json.loads(text) if path.suffix == ".json" else [line for line in text.splitlines() if line.strip()]
+        text = path.read_text(encoding="utf-8-sig")  # a byte-order mark is not part of the first name
+        found = json.loads(text) if path.suffix == ".json" else [line for line in text.split("\n") if line.strip()]
         if isinstance(found, dict):
             found = [found[str(k)] for k in range(len(found))]
     except OSError:
@@ -37,18 +37,30 @@ def read_train_counts(path: Path) -> Mapping[str, int] | Sequence[int]:
         raise InputError(f"the file of training counts {path} does not exist")
     try:
         if path.suffix == ".json":
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=_unique)
         else:
             import polars as pl
 
             table = pl.read_csv(path, infer_schema=False)
-            found = {str(name): int(count) for name, count in table.select(table.columns[:2]).rows()}
+            found = _unique([(str(name), int(count)) for name, count in table.select(table.columns[:2]).rows()])
+    except InputError:
+        raise
     except Exception:
         raise InputError(
             f"{path} must be JSON, or CSV with a header and the columns class,count; it cannot be read as either"
         ) from None
     if not isinstance(found, (dict, list)):
         raise InputError(f"{path} must hold a list of counts, or an object from class name to count")
+    return found
+
+
+def _unique(pairs: list[tuple[str, int]]) -> dict[str, int]:
+    """The pairs as a dictionary; a class that occurs twice is refused."""
+    found: dict[str, int] = {}
+    for name, count in pairs:
+        if name in found:
+            raise InputError(f"training counts must name every class once, but {name!r} occurs twice")
+        found[name] = count
     return found
 
 

@@ -53,15 +53,26 @@ def _scan(files: Sequence[Path], kind: str, columns: Columns) -> pl.LazyFrame:
         if (kind == "parquet") != (head[:4] == b"PAR1") or (kind == "csv" and b"\0" in head):
             raise InputError(f"{file} ends in {file.suffix} but is not a {kind.upper()} file; check its content")
     if kind == "parquet":
-        return pl.scan_parquet(list(files))
+        return pl.scan_parquet(list(files), glob=False)
     with files[0].open(encoding="utf-8", errors="replace") as text:
         first_line = text.readline()
     separator = max(",;\t", key=first_line.count)
-    header = pl.scan_csv(files[0], separator=separator, infer_schema=False).collect_schema().names()
+    header = pl.scan_csv(files[0], separator=separator, infer_schema=False, glob=False).collect_schema().names()
+    _refuse_duplicates(header, files[0])
     labels = [pick("true", columns.true, header), pick("pred", columns.pred, header), columns.id]
     # Labels stay text until all distinct labels are known: a column may begin with numbers and contain names later.
     as_text = {name: pl.String() for name in labels if name in header}
-    return pl.scan_csv(list(files), separator=separator, schema_overrides=as_text, infer_schema_length=10_000)
+    return pl.scan_csv(
+        list(files), separator=separator, schema_overrides=as_text, infer_schema_length=10_000, glob=False
+    )
+
+
+def _refuse_duplicates(header: Sequence[str], file: Path) -> None:
+    """Polars adds ``_duplicated_0`` to the second column of a name, and one of the two would be used silently."""
+    for name in header:
+        original, marker, number = name.rpartition("_duplicated_")
+        if marker and number.isdecimal() and original in header:
+            raise InputError(f"{file} has two columns named {original!r}; rename or remove one of them")
 
 
 # ---------------------------------------------------------------- counting
