@@ -13,20 +13,11 @@ from torch.nn import functional as F
 
 from classgap.checks import InputError
 from classgap.heads import CosineHead, FeatureTap
-from classgap.losses import (
-    BalancedSoftmaxLoss,
-    BCLLoss,
-    DBMLoss,
-    DROLTLoss,
-    GMLLoss,
-    MR2Loss,
-    SupConLoss,
-    balanced_contrast,
-    class_log_mean_exp,
-    queue_sizes,
-    robust_centroid_contrast,
-    supervised_contrast,
-)
+from classgap.losses import BalancedSoftmaxLoss, BCLLoss, DBMLoss, DROLTLoss, GMLLoss, MR2Loss, SupConLoss
+from classgap.losses.bcl import balanced_contrast
+from classgap.losses.dro_lt import robust_centroid_contrast
+from classgap.losses.gml import class_log_mean_exp, queue_sizes
+from classgap.losses.supcon import supervised_contrast
 from reference import contrast
 
 K, D = 5, 6

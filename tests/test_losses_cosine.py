@@ -17,13 +17,11 @@ from classgap.losses import (
     DRWLoss,
     LDAMLoss,
     SphereFaceLoss,
-    arcface_cosine,
-    dbm_cosine,
-    dbm_margins,
     effective_number_weights,
-    ldam_margins,
-    sphereface_cosine,
 )
+from classgap.losses.arcface import arcface_cosine, sphereface_cosine
+from classgap.losses.dbm import dbm_cosine, dbm_margins
+from classgap.losses.ldam import ldam_margins
 from reference import cosine as reference
 from reference import margin
 

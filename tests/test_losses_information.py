@@ -10,7 +10,8 @@ import torch
 from torch.nn import functional as F
 
 from classgap.checks import InputError
-from classgap.losses import CMICLoss, ConfusionalSpectralLoss, concentration, confusion_direction, separation
+from classgap.losses import CMICLoss, ConfusionalSpectralLoss, confusion_direction
+from classgap.losses.cmic import concentration, separation
 from reference import information
 
 K = 4

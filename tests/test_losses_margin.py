@@ -8,7 +8,9 @@ import torch
 from torch.nn import functional as F
 
 from classgap.checks import InputError
-from classgap.losses import EQLLoss, SeesawLoss, margin_ce, seesaw_margins
+from classgap.losses import EQLLoss, SeesawLoss
+from classgap.losses.logit_margin import margin_ce
+from classgap.losses.seesaw import seesaw_margins
 from reference import margin
 
 COUNTS = [500, 200, 80, 20, 5]

@@ -10,7 +10,8 @@ import torch
 from torch.nn import functional as F
 
 from classgap.checks import InputError
-from classgap.losses import FairDROLoss, GroupDROLoss, chi_square_weights
+from classgap.losses import FairDROLoss, GroupDROLoss
+from classgap.losses.fair_dro import chi_square_weights
 from reference import robust
 
 COUNTS = [500, 200, 80, 20, 5]

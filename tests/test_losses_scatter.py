@@ -8,7 +8,8 @@ import torch
 from torch.nn import functional as F
 
 from classgap.checks import InputError
-from classgap.losses import CompactLogitsLoss, MR2Loss, within_class_scatter
+from classgap.losses import CompactLogitsLoss, MR2Loss
+from classgap.losses.class_scatter import within_class_scatter
 from reference import mr2 as reference
 
 K = 6

@@ -33,6 +33,11 @@ def reduce(values: Tensor, reduction: Reduction) -> Tensor:
     return values.mean() if reduction == "mean" and values.shape[0] else values.sum()
 
 
+def hard_labels(target: Tensor) -> Tensor:
+    """:math:`(N,)` labels; in class statistics and pairs a soft target counts for its most likely class."""
+    return target if target.dim() == 1 else target.argmax(1)
+
+
 class ClassLoss(nn.Module):
     """Base of all losses.
 

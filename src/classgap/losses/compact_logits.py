@@ -14,12 +14,11 @@ from classgap.batchstats import ClassMoments, ClassRuns, class_runs, is_distribu
 from classgap.batchstats.arrays import as_array
 from classgap.batchstats.collectives import all_reduce_sum
 from classgap.checks import number, one_of
-from classgap.losses.base import ClassLoss
+from classgap.losses.base import ClassLoss, hard_labels
 from classgap.losses.checks import check_finite
+from classgap.losses.class_scatter import BatchScatter, within_class_scatter
 from classgap.losses.mr2 import Margins, gamma_margin_cross_entropy, margins_from_moments
-from classgap.losses.scaled import scaled_cross_entropy
-from classgap.losses.scatter import BatchScatter, within_class_scatter
-from classgap.losses.shared import hard_labels
+from classgap.losses.scaled_cross_entropy import scaled_cross_entropy
 from classgap.registry import Choice, Float, method
 
 _LABELS_PER_CLASS = 50  # labels seen per class, on average, before their balance is judged

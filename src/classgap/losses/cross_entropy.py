@@ -12,6 +12,13 @@ from classgap.losses.base import ClassLoss
 from classgap.registry import Float, method
 
 
+def mean_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
+    """Cross-entropy divided by the batch size, for hard or soft targets; 0 with a graph on a rank without samples."""
+    if logits.shape[0] == 0:
+        return logits.sum()
+    return F.cross_entropy(logits, target if target.dim() == 1 else target.to(logits.dtype))
+
+
 @method(
     "cross_entropy",
     kind="loss",

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from classgap.checks import InputError, number, one_of
 from classgap.losses.class_weights import ClassWeightedLoss, WeightNorm
-from classgap.losses.cosine_margins import add_angle, cosine_margin_ce, of_target
-from classgap.losses.logit_margins import replace_at
+from classgap.losses.cosine_margin import add_angle, cosine_margin_ce, of_target
+from classgap.losses.logit_margin import replace_at
 from classgap.registry import Choice, Float, method
 
 Variant = Literal["ce", "cb", "bs"]

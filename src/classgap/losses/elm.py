@@ -13,9 +13,9 @@ from torch import Tensor
 
 from classgap.checks import InputError, number, one_of
 from classgap.losses.base import reduce
-from classgap.losses.logit_adjustment import LogitAdjustedLoss
-from classgap.losses.pairs import PAIR_MODES, PairMode, within_class_pull
-from classgap.losses.queue import FeatureQueue, collect_partners
+from classgap.losses.logit_adjusted import LogitAdjustedLoss
+from classgap.losses.pair_pull import PAIR_MODES, PairMode, within_class_pull
+from classgap.losses.partners import FeatureQueue, collect_partners
 from classgap.registry import Choice, Float, method
 
 Alpha = Literal["prior", "sqrt_prior", "sqrt_count", "count"]

@@ -13,8 +13,11 @@ from torch import Tensor, nn
 from classgap.batchstats import gather_rows
 from classgap.checks import InputError, number
 from classgap.heads import CosineHead
+from classgap.losses.base import hard_labels
+from classgap.losses.checks import check_num_features
 from classgap.losses.composite import CompositeLoss
-from classgap.losses.shared import check_num_features, hard_labels, mean_cross_entropy, projection
+from classgap.losses.cross_entropy import mean_cross_entropy
+from classgap.losses.projection import mlp_projection
 from classgap.registry import Float, Int, method
 
 # What a class without keys scores: so low that it takes no share of the softmax, and finite so that gradients are.
@@ -184,8 +187,8 @@ class GMLLoss(CompositeLoss):
             )
         width = check_num_features(num_features, self.name)
         teacher_width = check_num_features(width if teacher_features is None else teacher_features, self.name)
-        self.query_projection = projection(width, projection_dim)
-        self.key_projection = projection(teacher_width, projection_dim)
+        self.query_projection = mlp_projection(width, projection_dim)
+        self.key_projection = mlp_projection(teacher_width, projection_dim)
         start = number("temperature", temperature, low=0.0, open_low=True)
         self.log_temperature = nn.Parameter(torch.tensor(math.log(start)))
         assert self.class_counts is not None

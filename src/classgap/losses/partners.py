@@ -90,3 +90,10 @@ def collect_partners(
         if remember:
             queue.remember(*batch)
     return Partners(features, labels, index, anchors, rows)
+
+
+def gathered(features: Tensor, labels: Tensor, training: bool) -> tuple[Tensor, Tensor]:
+    """Rows of all ranks while training, with gradients, so that pairs form as on one device; this rank's own otherwise."""
+    if not training:
+        return features, labels
+    return gather_with_gradient(features)[0], gather_rows(labels)

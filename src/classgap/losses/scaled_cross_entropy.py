@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 from classgap.batchstats.arrays import as_array
 from classgap.losses.base import Reduction, reduce
 from classgap.losses.checks import values_are_cheap
-from classgap.losses.scatter import BatchScatter
+from classgap.losses.class_scatter import BatchScatter
 
 _SAFE = 1e-30  # the logarithm of a probability above this is exact to the last digits of a float
 
