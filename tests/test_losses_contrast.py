@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from classgap.checks import InputError
 from classgap.heads import CosineHead, FeatureTap
-from classgap.losses import BalancedSoftmaxLoss, BCLLoss, DBMLoss, DROLTLoss, GMLLoss, MR2Loss, SupConLoss
+from classgap.losses import BalancedSoftmaxLoss, BCLLoss, DBMLoss, DROLTLoss, GMLLoss, LossBatch, MR2Loss, SupConLoss
 from classgap.losses.bcl import balanced_contrast
 from classgap.losses.dro_lt import robust_centroid_contrast
 from classgap.losses.gml import class_log_mean_exp, queue_sizes
@@ -225,7 +225,7 @@ def test_dro_lt_learns_its_radii_and_follows_the_centroids():
 def test_dro_lt_centroids_of_a_pass_stay_for_the_epoch():
     logits, target, features = batch()
     criterion = DROLTLoss(K, D, centroids="epoch").double()
-    criterion.start_epoch(0, lambda: iter([(logits, target, features, torch.arange(10))]))
+    criterion.start_epoch(0, lambda: iter([LossBatch(logits, target, features, torch.arange(10))]))
     before = criterion.centroids.mean.clone()
     criterion(logits, target, features + 4)
     assert torch.equal(criterion.centroids.mean, before)

@@ -16,6 +16,7 @@ from classgap.losses import (
     DBMLoss,
     DRWLoss,
     LDAMLoss,
+    LossBatch,
     SphereFaceLoss,
     effective_number_weights,
 )
@@ -201,7 +202,7 @@ def test_drw_switches_from_the_base_loss_to_weights():
     assert criterion.start_at == 8
     torch.testing.assert_close(criterion(cosines, target, epoch=7), base(cosines, target))
     weights = effective_number_weights(torch.tensor(COUNTS), 0.9999)[target]
-    losses = base.per_sample(cosines, target, None, None, None)
+    losses = base.per_sample(LossBatch(cosines, target))
     expected = (weights * losses).sum() / weights.sum()
     torch.testing.assert_close(criterion(cosines, target, epoch=8), expected, rtol=1e-6, atol=0)
     criterion.weight_norm = "batch"

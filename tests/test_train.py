@@ -290,15 +290,16 @@ def test_bad_names_cost_nothing(tmp_path: Path, settings: list[str], message: st
 
 def test_a_loss_that_learns_is_trained_and_resumed(tmp_path: Path) -> None:
     from classgap import registry
-    from classgap.losses import ClassLoss
+    from classgap.losses import ClassLoss, LossBatch
 
     class Learned(ClassLoss):
         def __init__(self, num_classes: int) -> None:
             super().__init__(num_classes)
             self.log_scale = torch.nn.Parameter(torch.zeros(()))
 
-        def per_sample(self, logits: Any, target: Any, *_: Any) -> torch.Tensor:
-            return torch.nn.functional.cross_entropy(logits * self.log_scale.exp(), target, reduction="none")
+        def per_sample(self, batch: LossBatch) -> torch.Tensor:
+            logits = batch.logits * self.log_scale.exp()
+            return torch.nn.functional.cross_entropy(logits, batch.target, reduction="none")
 
     registry.method("learned_scale_for_tests", kind="loss", family="test", paper="—")(Learned)
     try:

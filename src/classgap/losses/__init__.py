@@ -7,13 +7,13 @@ loss classes and the functions that the method cards refer to.
 from classgap.losses.arcface import ArcFaceLoss, CosFaceLoss, SphereFaceLoss
 from classgap.losses.balanced_softmax import BalancedSoftmaxLoss
 from classgap.losses.base import ClassLoss
+from classgap.losses.batch import LossBatch
 from classgap.losses.bcl import BCLLoss
 from classgap.losses.center import CenterLoss
 from classgap.losses.class_balanced import ClassBalancedLoss
 from classgap.losses.class_weights import ClassWeightedLoss, effective_number_weights
 from classgap.losses.cmic import CMICLoss
 from classgap.losses.compact_logits import CompactLogitsLoss
-from classgap.losses.composite import CompositeLoss
 from classgap.losses.cross_entropy import CrossEntropyLoss
 from classgap.losses.csr import ConfusionalSpectralLoss, confusion_direction
 from classgap.losses.dbm import DBMLoss
@@ -40,6 +40,7 @@ from classgap.losses.spreadout import SpreadoutLoss, spreadout_penalty
 from classgap.losses.squeeze import SqueezeLoss
 from classgap.losses.supcon import SupConLoss
 from classgap.losses.vs import VSLoss
+from classgap.losses.wrapper import WrapperLoss
 
 __all__ = [
     "ArcFaceLoss",
@@ -51,7 +52,6 @@ __all__ = [
     "ClassLoss",
     "ClassWeightedLoss",
     "CompactLogitsLoss",
-    "CompositeLoss",
     "ConfusionalSpectralLoss",
     "CosFaceLoss",
     "CrossEntropyLoss",
@@ -69,6 +69,7 @@ __all__ = [
     "LDAMLoss",
     "LearningFromFailureLoss",
     "LogitAdjustedLoss",
+    "LossBatch",
     "MR2Loss",
     "NCLLoss",
     "PublishedMR2Loss",
@@ -80,6 +81,7 @@ __all__ = [
     "SqueezeLoss",
     "SupConLoss",
     "VSLoss",
+    "WrapperLoss",
     "confusion_direction",
     "effective_number_weights",
     "gamma_margin_cross_entropy",

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from classgap.checks import InputError, number
-from classgap.losses.base import hard_labels
+from classgap.losses.batch import LossBatch
 from classgap.losses.checks import check_num_features, check_views
-from classgap.losses.composite import CompositeLoss
 from classgap.losses.partners import gathered
 from classgap.losses.projection import BatchNormProjection
+from classgap.losses.wrapper import WrapperLoss
 from classgap.registry import Float, method
 
 _LEAST_HIDDEN = 512
@@ -80,7 +80,7 @@ class ModuleReference:
     },
     reduces_to=("balanced_softmax", {"alpha": 1.0, "beta": 0.0, "views": 1}),
 )
-class BCLLoss(CompositeLoss):
+class BCLLoss(WrapperLoss):
     r"""Balanced contrastive learning: logit adjustment on one view, class-averaged contrast with prototypes on the others.
 
     .. math:: L = \alpha\,\mathrm{CE}(z + \ln\pi, y) + \beta\,L_{\mathrm{BCL}}
@@ -149,24 +149,21 @@ class BCLLoss(CompositeLoss):
         self._rows(head)
         self._head = ModuleReference(head)
 
-    def compute(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
-        assert features is not None
+    def compute(self, batch: LossBatch) -> Tensor:
+        features = batch.features
+        assert features is not None  # declared in needs
         if self._head is None:
             raise InputError(
                 f"{self.name} projects the classifier's weights to prototypes: call criterion.bind_head(model.head) with the "
                 "last layer of the network (classgap.heads.FeatureTap finds it) before the first step"
             )
         prototypes = self.prototype_projection(self._rows(self._head.module), updating=self.updating)
-        samples = check_views(logits, self.views)
-        classification: Tensor = self.base(
-            logits[:samples], target[:samples], features[:samples], None if index is None else index[:samples], epoch
-        )
-        embeddings, labels = self._embeddings(features, hard_labels(target), samples if self.views >= 3 else 0)
+        samples = check_views(batch.logits, self.views)
+        classification = self.base.loss(batch.rows(slice(samples)))
+        embeddings, labels = self._embeddings(features, batch.labels, samples if self.views >= 3 else 0)
         contrast = balanced_contrast(embeddings, labels, prototypes, temperature=self.temperature).mean()
         self.last = {"classification": classification.detach(), "contrast": contrast.detach()}
-        return self.alpha * classification + self.beta * contrast.to(logits.dtype)
+        return self.alpha * classification + self.beta * contrast.to(batch.logits.dtype)
 
     compute_empty = compute
 

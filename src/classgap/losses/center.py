@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from classgap.checks import number
-from classgap.losses.base import ClassLoss, hard_labels
+from classgap.losses.base import ClassLoss
+from classgap.losses.batch import LossBatch
 from classgap.losses.checks import check_num_features
 from classgap.losses.class_means import ClassMeans
 from classgap.losses.cross_entropy import mean_cross_entropy
@@ -70,17 +71,15 @@ class CenterLoss(ClassLoss):
         self.rate = number("rate", rate, low=0.0, high=1.0)
         self.centers = ClassMeans(num_classes, check_num_features(num_features, self.name))
 
-    def compute(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
-        assert features is not None
+    def compute(self, batch: LossBatch) -> Tensor:
+        features, labels = batch.features, batch.labels
+        assert features is not None  # declared in needs
         self.centers.check_width(features)
-        labels = hard_labels(target)
         if self.updating:
             self.centers.update(features, labels, step=self.rate, shrink=True)
         # A class met only in evaluation has no centre to be pulled to.
         pull = center_pull(features, labels, self.centers.mean) * self.centers.seen[labels]
-        classification, pull = mean_cross_entropy(logits, target), pull.sum() / max(1, logits.shape[0])
+        classification, pull = mean_cross_entropy(batch.logits, batch.target), pull.sum() / max(1, len(batch))
         self.last = {"classification": classification.detach(), "pull": pull.detach()}
         return classification + self.lam * pull
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from classgap.checks import number, one_of
 from classgap.losses.base import Reduction, reduce
+from classgap.losses.batch import LossBatch
 from classgap.losses.class_weights import ClassWeightedLoss, WeightNorm
 from classgap.losses.focal import focal_cross_entropy
 from classgap.losses.logit_margin import replace_at
@@ -93,9 +94,7 @@ class ClassBalancedLoss(ClassWeightedLoss):
         self.kind: BalancedKind = kind
         self.gamma = number("gamma", gamma, low=0.0)
 
-    def unweighted(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
+    def unweighted(self, batch: LossBatch) -> Tensor:
         gamma = self.gamma if self.kind.startswith("focal") else 0.0
         loss = sigmoid_cross_entropy if self.kind.endswith("sigmoid") else focal_cross_entropy
-        return loss(logits, target, gamma=gamma, reduction="none")
+        return loss(batch.logits, batch.target, gamma=gamma, reduction="none")

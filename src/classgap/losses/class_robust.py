@@ -8,6 +8,7 @@ from torch import Tensor
 
 from classgap.batchstats import all_reduce_sum
 from classgap.losses.base import ClassLoss
+from classgap.losses.batch import LossBatch
 from classgap.losses.read_state import read_state
 
 
@@ -21,10 +22,8 @@ class ClassRobustLoss(ClassLoss):
         """:math:`(K,)` coefficients for the class means, 0 for classes that are absent; may write state."""
         raise NotImplementedError(f"{type(self).__name__} must implement mixture")
 
-    def compute(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
-        losses, labels, shares = losses_by_label(logits, target)
+    def compute(self, batch: LossBatch) -> Tensor:
+        losses, labels, shares = losses_by_label(batch.logits, batch.target)
         sums, counts = class_loss_sums(losses, labels, shares, self.num_classes)
         if self.training:  # only then do all ranks call
             sums, counts = all_reduce_sum(sums, counts)
@@ -34,7 +33,7 @@ class ClassRobustLoss(ClassLoss):
         coefficients = torch.where(present, mixture, 0)
         # Written as a mean over samples, whose average over ranks is the loss of the whole batch.
         weights = coefficients / counts * (counts * present).sum()
-        return (weights[labels] * shares * losses).sum() / max(1, logits.shape[0])
+        return (weights[labels] * shares * losses).sum() / max(1, len(batch))
 
     compute_empty = compute  # a rank without samples still takes part in the collectives
 

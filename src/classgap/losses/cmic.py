@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from classgap.checks import number
-from classgap.losses.base import ClassLoss, hard_labels
+from classgap.losses.base import ClassLoss
+from classgap.losses.batch import LossBatch
 from classgap.losses.class_means import ClassMeans
 from classgap.losses.cross_entropy import mean_cross_entropy
 from classgap.losses.partners import gathered
@@ -91,11 +92,8 @@ class CMICLoss(ClassLoss):
         self.decay = number("decay", decay, low=0.0, high=1.0)
         self.means = ClassMeans(num_classes, num_classes)
 
-    def compute(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
-        log_probabilities = F.log_softmax(logits, 1)
-        labels = hard_labels(target)
+    def compute(self, batch: LossBatch) -> Tensor:
+        log_probabilities, labels = F.log_softmax(batch.logits, 1), batch.labels
         if self.updating:
             self.means.update(log_probabilities.exp(), labels, step=1 - self.decay)
         inside = concentration(log_probabilities, labels, self.means.mean) * self.means.seen[labels]
@@ -103,6 +101,6 @@ class CMICLoss(ClassLoss):
         everyone, all_labels = gathered(log_probabilities, labels, self.training)
         between = separation(everyone, all_labels, ceiling=2 * math.log(self.num_classes))
         self.last = {"concentration": inside.detach(), "separation": between.detach()}
-        return mean_cross_entropy(logits, target) + self.lam * inside - self.beta * between
+        return mean_cross_entropy(batch.logits, batch.target) + self.lam * inside - self.beta * between
 
     compute_empty = compute

@@ -14,7 +14,8 @@ from classgap.batchstats import ClassMoments, ClassRuns, class_runs, is_distribu
 from classgap.batchstats.arrays import as_array
 from classgap.batchstats.collectives import all_reduce_sum
 from classgap.checks import number, one_of
-from classgap.losses.base import ClassLoss, hard_labels
+from classgap.losses.base import ClassLoss
+from classgap.losses.batch import LossBatch
 from classgap.losses.checks import check_finite
 from classgap.losses.class_scatter import BatchScatter, within_class_scatter
 from classgap.losses.mr2 import Margins, gamma_margin_cross_entropy, margins_from_moments
@@ -130,11 +131,9 @@ class CompactLogitsLoss(ClassLoss):
             else margins_from_moments(second, self.c_bar)
         )
 
-    def compute(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
-        assert features is not None  # declared as a need, checked in forward
-        label = hard_labels(target)
+    def compute(self, batch: LossBatch) -> Tensor:
+        logits, target, features, label = batch.logits, batch.target, batch.features, batch.labels
+        assert features is not None  # declared in needs
         norms = squared_norms(features.detach(), self.moments.p)
         check_finite(features, norms)
         runs = None if torch.compiler.is_compiling() else class_runs(label)

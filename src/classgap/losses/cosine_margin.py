@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from classgap.losses.base import ClassLoss, Reduction
+from classgap.losses.batch import LossBatch
 from classgap.losses.logit_margin import margin_ce, replace_at
 
 _FLAT = 1e-6  # below this sin²θ the sine is continued as a straight line through the origin, which bounds its slope
@@ -81,8 +82,7 @@ class CosineLoss(ClassLoss):
         """Scaled cosines with the changed one in the target's place."""
         return self.s * replace_at(logits, target, self.target_cosine(of_target(logits, target), target))
 
-    def per_sample(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
-        changed = self.target_cosine(of_target(logits, target), target)
-        return cosine_margin_ce(logits, target, changed, s=self.s, reduction="none")
+    def per_sample(self, batch: LossBatch) -> Tensor:
+        cosines, target = batch.logits, batch.target
+        changed = self.target_cosine(of_target(cosines, target), target)
+        return cosine_margin_ce(cosines, target, changed, s=self.s, reduction="none")

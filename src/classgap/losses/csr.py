@@ -12,6 +12,7 @@ from torch import Tensor
 from classgap.batchstats import all_reduce_sum
 from classgap.checks import number
 from classgap.losses.base import ClassLoss, TrainingPass
+from classgap.losses.batch import LossBatch
 from classgap.registry import Float, Int, method
 
 
@@ -95,7 +96,8 @@ class ConfusionalSpectralLoss(ClassLoss):
         shape = (self.num_classes, self.num_classes)
         errors = torch.zeros(shape, dtype=torch.float64, device=self.pair_weight.device)
         totals = torch.zeros(self.num_classes, dtype=torch.float64, device=self.pair_weight.device)
-        for logits, target, _, _ in training_pass():
+        for batch in training_pass():
+            logits, target = batch.logits, batch.target
             true = logits.gather(1, target[:, None])
             predicted = logits.scatter(1, target[:, None], true - self.slack * true.abs()).argmax(1)
             wrong = (predicted != target).to(errors.dtype)
@@ -104,9 +106,8 @@ class ConfusionalSpectralLoss(ClassLoss):
         errors, totals = all_reduce_sum(errors, totals)
         self.pair_weight.copy_(confusion_direction(errors / totals.clamp_min(1.0)))
 
-    def per_sample(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
+    def per_sample(self, batch: LossBatch) -> Tensor:
+        logits, target = batch.logits, batch.target
         losses = F.cross_entropy(logits, target, reduction="none")
         weight = self.pair_weight.to(logits.dtype)[logits.detach().argmax(1), target]
         return ((1 - self.weight) + self.weight * weight) * losses

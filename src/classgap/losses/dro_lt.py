@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from classgap.batchstats import class_sums
 from classgap.checks import InputError, number, one_of
-from classgap.losses.base import ClassLoss, TrainingPass, hard_labels
+from classgap.losses.base import ClassLoss, TrainingPass
+from classgap.losses.batch import LossBatch
 from classgap.losses.checks import check_num_features
 from classgap.losses.class_means import ClassMeans
 from classgap.losses.cross_entropy import mean_cross_entropy
@@ -155,24 +156,23 @@ class DROLTLoss(ClassLoss):
         if not self.every_epoch:
             return
         sums, counts = torch.zeros_like(self.centroids.mean), torch.zeros_like(self.centroids.mean[:, 0])
-        for _, target, features, _ in training_pass():
-            batch_sums, batch_counts = class_sums(features.to(sums.dtype), target, self.num_classes)
+        for batch in training_pass():
+            assert batch.features is not None  # declared in needs
+            batch_sums, batch_counts = class_sums(batch.features.to(sums.dtype), batch.target, self.num_classes)
             sums, counts = sums + batch_sums, counts + batch_counts
         self.centroids.replace(sums, counts)
 
-    def compute(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
-        assert features is not None
+    def compute(self, batch: LossBatch) -> Tensor:
+        features, labels = batch.features, batch.labels
+        assert features is not None  # declared in needs
         self.centroids.check_width(features)
-        labels = hard_labels(target)
         if self.updating:
             self.centroids.update(features, labels, step=self.step)
         rows, labels = gathered(features, labels, self.training)
         contrast = robust_centroid_contrast(
             rows, labels, self.centroids.mean, self.epsilon, temperature=self.temperature, form=self.form
         )
-        classification = mean_cross_entropy(logits, target)
+        classification = mean_cross_entropy(batch.logits, batch.target)
         self.last = {"classification": classification.detach(), "contrast": contrast.detach()}
         return classification + self.weight * contrast
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from classgap.checks import number, one_of
 from classgap.losses.base import ClassLoss, Reduction, reduce
+from classgap.losses.batch import LossBatch
 from classgap.losses.logit_margin import margin_ce, replace_at
 from classgap.registry import Choice, Float, method
 
@@ -111,9 +112,8 @@ class EQLLoss(ClassLoss):
         rare = self.log_prior < (math.log(self.threshold) if self.threshold else -math.inf)
         self.register_buffer("rare", rare, persistent=False)
 
-    def per_sample(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
+    def per_sample(self, batch: LossBatch) -> Tensor:
+        logits, target = batch.logits, batch.target
         if self.form == "delta":
             margins = (self.coefficient * self.log_prior.exp()).to(logits.dtype).expand_as(logits)
             margins = replace_at(margins, target, torch.zeros_like(margins[:, 0]))

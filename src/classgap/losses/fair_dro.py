@@ -162,9 +162,10 @@ class FairDROLoss(ClassRobustLoss):
         if epoch == 0:
             return
         sums = counts = torch.zeros_like(self.class_loss)
-        for logits, target, _, _ in training_pass():
-            batch = class_loss_sums(*losses_by_label(logits.float(), target), self.num_classes)
-            sums, counts = sums + batch[0], counts + batch[1]
+        for batch in training_pass():
+            losses = losses_by_label(batch.logits.float(), batch.target)
+            batch_sums, batch_counts = class_loss_sums(*losses, self.num_classes)
+            sums, counts = sums + batch_sums, counts + batch_counts
         sums, counts = all_reduce_sum(sums, counts)
         self.seen.copy_(counts > 0)
         self.class_loss.copy_(sums / torch.where(self.seen, counts, 1))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from classgap.checks import number
 from classgap.losses.base import ClassLoss, Reduction, reduce
+from classgap.losses.batch import LossBatch
 from classgap.registry import Float, method
 
 
@@ -66,7 +67,5 @@ class FocalLoss(ClassLoss):
         super().__init__(num_classes, class_counts=class_counts)
         self.gamma = number("gamma", gamma, low=0.0)
 
-    def per_sample(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
-        return focal_cross_entropy(logits, target, gamma=self.gamma, reduction="none")
+    def per_sample(self, batch: LossBatch) -> Tensor:
+        return focal_cross_entropy(batch.logits, batch.target, gamma=self.gamma, reduction="none")

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from classgap.checks import InputError, number
 from classgap.losses.base import ClassLoss
+from classgap.losses.batch import LossBatch
 from classgap.losses.checks import check_num_features
 from classgap.losses.distances import squared_distances
 from classgap.registry import Float, method
@@ -69,20 +70,18 @@ class GaussianMixtureLoss(ClassLoss):
         self.means = nn.Parameter(torch.empty(num_classes, check_num_features(num_features, self.name)))
         nn.init.kaiming_normal_(self.means)
 
-    def per_sample(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
-        assert features is not None
-        distances = self._distances(features)
+    def per_sample(self, batch: LossBatch) -> Tensor:
+        assert batch.features is not None  # declared in needs
+        distances, target = self._distances(batch.features), batch.target
         own = distances.gather(1, target[:, None])
         scores = -distances.scatter_add(1, target[:, None], self.alpha * own)
         losses = F.cross_entropy(scores, target, reduction="none") + self.lam * own.squeeze(1)
-        return losses + (logits * 0.0).sum(1)  # the unused head stays in the graph, as DistributedDataParallel expects
+        return losses + (batch.logits * 0.0).sum(
+            1
+        )  # the unused head stays in the graph, as DistributedDataParallel expects
 
-    def compute_empty(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
-        return super().compute_empty(logits, target, features, index, epoch) + (self.means * 0.0).sum()
+    def compute_empty(self, batch: LossBatch) -> Tensor:
+        return super().compute_empty(batch) + (self.means * 0.0).sum()
 
     def scores(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
         """Minus the distance to each class mean."""

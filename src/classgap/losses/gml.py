@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,11 +14,11 @@ from torch import Tensor, nn
 from classgap.batchstats import gather_rows
 from classgap.checks import InputError, number
 from classgap.heads import CosineHead
-from classgap.losses.base import hard_labels
+from classgap.losses.batch import LossBatch
 from classgap.losses.checks import check_num_features
-from classgap.losses.composite import CompositeLoss
 from classgap.losses.cross_entropy import mean_cross_entropy
 from classgap.losses.projection import mlp_projection
+from classgap.losses.wrapper import WrapperLoss
 from classgap.registry import Float, Int, method
 
 # What a class without keys scores: so low that it takes no share of the softmax, and finite so that gradients are.
@@ -123,7 +124,7 @@ class KeyQueue(nn.Module):
         "slots": Int(512, 65536, default=4096, log=True),
     },
 )
-class GMLLoss(CompositeLoss):
+class GMLLoss(WrapperLoss):
     r"""Mutual-information learning with a teacher: student features are classified by queued keys of the teacher.
 
     .. math:: L = \mathrm{CE}(s\cos + \ln\pi) + \beta\,[L_{\mathrm{con}} + L_{\mathrm{con}}^T] + \alpha\,\mathrm{KD}, \qquad
@@ -221,13 +222,12 @@ class GMLLoss(CompositeLoss):
             raise InputError("the teacher must return (logits, features); wrap it in classgap.heads.FeatureTap")
         self._lesson = output
 
-    def compute(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
-        assert features is not None
+    def compute(self, batch: LossBatch) -> Tensor:
+        logits, features, index, labels = batch.logits, batch.features, batch.index, batch.labels
+        assert features is not None  # declared in needs, as are the two below
         assert index is not None
         assert self.log_prior is not None
-        lesson, labels = self._current_lesson(logits), hard_labels(target)
+        lesson = self._current_lesson(logits)
         if self.updating and lesson is not None:
             self.queue.remember(lesson[1], labels, index)
             self._lesson = (
@@ -235,7 +235,7 @@ class GMLLoss(CompositeLoss):
                 lesson[1][:0],
             )  # keys are stored once; the second SAM pass may still read the logits
         prior = self.log_prior.to(logits.dtype)
-        classification: Tensor = self.base(self._for_base(logits), target, features, index, epoch)
+        classification = self.base.loss(dataclasses.replace(batch, logits=self._for_base(logits)))
         contrast, tempered = self._contrasts(features, labels, index, prior)
         loss = classification + self.beta * (contrast + tempered).to(logits.dtype)
         if lesson is not None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from classgap.batchstats import gather_rows, gather_with_gradient
 from classgap.checks import number, one_of
 from classgap.losses.base import ClassLoss
+from classgap.losses.batch import LossBatch
 from classgap.losses.logit_adjusted import logit_adjusted_cross_entropy
 from classgap.registry import Choice, Float, method
 
@@ -118,16 +119,12 @@ class LADELoss(ClassLoss):
         self.importance: Importance = importance
         self.mask_absent = mask_absent
 
-    def per_sample(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
-        return logit_adjusted_cross_entropy(logits, target, self.log_prior, reduction="none")
+    def per_sample(self, batch: LossBatch) -> Tensor:
+        return logit_adjusted_cross_entropy(batch.logits, batch.target, self.log_prior, reduction="none")
 
-    def compute(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
-        loss = super().compute(logits, target, features, index, epoch) if logits.shape[0] else logits.sum()
-        return loss + self.alpha * self._regularizer(logits, target) if self.alpha else loss
+    def compute(self, batch: LossBatch) -> Tensor:
+        loss = super().compute(batch) if len(batch) else batch.logits.sum()
+        return loss + self.alpha * self._regularizer(batch.logits, batch.target) if self.alpha else loss
 
     compute_empty = compute  # a rank without samples still takes part in the collectives
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from classgap.checks import number, one_of
+from classgap.losses.batch import LossBatch
 from classgap.losses.cosine_margin import CosineLoss, of_target
 from classgap.losses.logit_margin import margin_ce, replace_at
 from classgap.registry import Choice, Float, method
@@ -105,11 +106,10 @@ class LDAMLoss(CosineLoss):
             return super().margin_logits(logits, target)
         return replace_at(logits, target, self.target_cosine(of_target(logits, target), target))
 
-    def per_sample(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
+    def per_sample(self, batch: LossBatch) -> Tensor:
         if self.form == "cosine":
-            return super().per_sample(logits, target, features, index, epoch)
+            return super().per_sample(batch)
+        logits, target = batch.logits, batch.target
         # Taking the margin off the target's logit is the same as adding it to all others.
         margins = replace_at(torch.zeros_like(logits), target, -self.margins.to(logits.dtype)[target])
         return margin_ce(logits, target, margins, reduction="none")

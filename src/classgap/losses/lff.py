@@ -10,7 +10,8 @@ from torch import Tensor
 
 from classgap.batchstats import gather_rows
 from classgap.checks import InputError, number
-from classgap.losses.base import ClassLoss, hard_labels
+from classgap.losses.base import ClassLoss
+from classgap.losses.batch import LossBatch
 from classgap.registry import Float, method
 
 
@@ -73,14 +74,12 @@ class LearningFromFailureLoss(ClassLoss):
         # Classes 0 … K−1; K for samples not met yet.
         self.register_buffer("sample_label", torch.full((self.num_samples,), num_classes))
 
-    def compute(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
-        assert index is not None
+    def compute(self, batch: LossBatch) -> Tensor:
+        logits, labels, index = batch.logits, batch.labels, batch.index
+        assert index is not None  # declared in needs
         self._check_index(index)
-        labels = hard_labels(target)
-        flat = target.to(logits.dtype) if target.dim() == 2 else target
-        losses = torch.stack([F.cross_entropy(logits[:, m], flat, reduction="none") for m in range(2)])
+        target = batch.target if batch.target.dim() == 1 else batch.target.to(logits.dtype)
+        losses = torch.stack([F.cross_entropy(logits[:, m], target, reduction="none") for m in range(2)])
         if self.updating:
             self._remember(losses.detach(), labels, index)
         weight = self._difficulty(labels, index).to(losses.dtype)

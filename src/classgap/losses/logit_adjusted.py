@@ -8,6 +8,7 @@ from torch import Tensor
 
 from classgap.checks import number
 from classgap.losses.base import ClassLoss, Reduction
+from classgap.losses.batch import LossBatch
 from classgap.losses.logit_margin import margin_ce
 from classgap.registry import Float, method
 
@@ -69,7 +70,5 @@ class LogitAdjustedLoss(ClassLoss):
         super().__init__(num_classes, class_counts=class_counts)
         self.tau = number("tau", tau)
 
-    def per_sample(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
-        return logit_adjusted_cross_entropy(logits, target, self.log_prior, tau=self.tau, reduction="none")
+    def per_sample(self, batch: LossBatch) -> Tensor:
+        return logit_adjusted_cross_entropy(batch.logits, batch.target, self.log_prior, tau=self.tau, reduction="none")

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from classgap.checks import number, one_of
-from classgap.losses.composite import CompositeLoss
+from classgap.losses.batch import LossBatch
+from classgap.losses.wrapper import WrapperLoss
 from classgap.registry import Choice, Float, Int, method
 
 HardForm = Literal["restrict", "zero"]
@@ -62,7 +63,7 @@ def hard_categories(logits: Tensor, target: Tensor, size: int) -> Tensor:
         "experts": Int(2, 4, default=3),
     },
 )
-class NCLLoss(CompositeLoss):
+class NCLLoss(WrapperLoss):
     r"""Nested collaborative learning: several experts learn alone, from each other, and again among hard categories.
 
     .. math:: L = \sum_m \big[\mathrm{BS}(z^m) + \mathrm{BS}_{\mathrm{hard}}(z^m)\big]
@@ -113,21 +114,14 @@ class NCLLoss(CompositeLoss):
         self.experts = int(number("experts", experts, low=1))
         self.hard_size = min(num_classes, max(2, math.ceil(self.hard_share * num_classes)))
 
-    def compute(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
-        alone = [
-            self.base(logits[:, m], target, None if features is None else features[:, m], index, epoch)
-            for m in range(self.experts)
-        ]
-        together = super().compute(logits, target, features, index, epoch)
-        return torch.stack(alone).sum() + together
+    def compute(self, batch: LossBatch) -> Tensor:
+        alone = [self.base.loss(batch.expert(m)) for m in range(self.experts)]
+        return torch.stack(alone).sum() + super().compute(batch)
 
-    def per_sample(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
+    def per_sample(self, batch: LossBatch) -> Tensor:
         """All but the experts' own classification over all classes."""
-        assert self.class_counts is not None
+        logits, target = batch.logits, batch.target
+        assert self.class_counts is not None  # declared in needs
         chosen = hard_categories(logits, target, self.hard_size)
         margins = [self.base.margin_logits(logits[:, m], target) for m in range(self.experts)]
         # Log counts, not log priors: beside them the zeros of the "zero" form are small. Softmax sees no difference.

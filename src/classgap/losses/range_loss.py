@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from classgap.checks import number
-from classgap.losses.base import ClassLoss, hard_labels
+from classgap.losses.base import ClassLoss
+from classgap.losses.batch import LossBatch
 from classgap.losses.cross_entropy import mean_cross_entropy
 from classgap.losses.distances import squared_distances
 from classgap.losses.partners import gathered
@@ -123,13 +124,11 @@ class RangeLoss(ClassLoss):
         self.margin = number("margin", margin, low=0.0)
         self.k = int(number("k", k, low=1))
 
-    def compute(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
-        assert features is not None
-        rows, labels = gathered(features, hard_labels(target), self.training)
+    def compute(self, batch: LossBatch) -> Tensor:
+        assert batch.features is not None  # declared in needs
+        rows, labels = gathered(batch.features, batch.labels, self.training)
         intra, inter = range_terms(rows, labels, k=self.k, margin=self.margin)
         self.last = {"intra": intra.detach(), "inter": inter.detach()}
-        return mean_cross_entropy(logits, target) + self.alpha * intra + self.beta * inter
+        return mean_cross_entropy(batch.logits, batch.target) + self.alpha * intra + self.beta * inter
 
     compute_empty = compute

@@ -12,6 +12,7 @@ from torch import Tensor
 from classgap.batchstats import all_reduce_sum
 from classgap.checks import InputError, number, one_of
 from classgap.losses.base import ClassLoss
+from classgap.losses.batch import LossBatch
 from classgap.losses.logit_margin import margin_ce
 from classgap.losses.read_state import read_state
 from classgap.registry import Float, method
@@ -101,11 +102,9 @@ class SeesawLoss(ClassLoss):
             batch = target.to(self.seen_counts.dtype).sum(0)
         self.seen_counts += all_reduce_sum(batch)[0]
 
-    def per_sample(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
+    def per_sample(self, batch: LossBatch) -> Tensor:
         counts = read_state(self.seen_counts)
         if self.counts == "training" and self.class_counts is not None:
             counts = self.class_counts
-        margins = seesaw_margins(logits, target, counts, p=self.p, q=self.q)
-        return margin_ce(logits, target, margins, reduction="none")
+        margins = seesaw_margins(batch.logits, batch.target, counts, p=self.p, q=self.q)
+        return margin_ce(batch.logits, batch.target, margins, reduction="none")

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from classgap.checks import number, one_of
-from classgap.losses.base import ClassLoss, hard_labels
+from classgap.losses.base import ClassLoss
+from classgap.losses.batch import LossBatch
 from classgap.losses.cross_entropy import mean_cross_entropy
 from classgap.losses.partners import gathered
 from classgap.registry import Choice, Float, method
@@ -88,13 +89,11 @@ class SpreadoutLoss(ClassLoss):
         one_of("pairs", pairs, get_args(Pairs))
         self.pairs: Pairs = pairs
 
-    def compute(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
-        assert features is not None
-        rows, labels = gathered(features, hard_labels(target), self.training)
+    def compute(self, batch: LossBatch) -> Tensor:
+        assert batch.features is not None  # declared in needs
+        rows, labels = gathered(batch.features, batch.labels, self.training)
         penalty = spreadout_penalty(rows, labels, pairs=self.pairs)
         self.last = {"spreadout": penalty.detach()}
-        return mean_cross_entropy(logits, target) + self.weight * penalty
+        return mean_cross_entropy(batch.logits, batch.target) + self.weight * penalty
 
     compute_empty = compute

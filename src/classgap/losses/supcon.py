@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from classgap.checks import number
-from classgap.losses.base import ClassLoss, hard_labels
+from classgap.losses.base import ClassLoss
+from classgap.losses.batch import LossBatch
 from classgap.losses.checks import check_num_features, check_views
 from classgap.losses.cross_entropy import mean_cross_entropy
 from classgap.losses.partners import gathered
@@ -96,17 +97,15 @@ class SupConLoss(ClassLoss):
         self.views = int(number("views", views, low=1))
         self.projection = mlp_projection(check_num_features(num_features, self.name), projection_dim)
 
-    def compute(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
-        assert features is not None
-        check_views(logits, self.views)
-        embeddings = _embed(self.projection, features)
-        embeddings, labels = gathered(embeddings, hard_labels(target), self.training)
+    def compute(self, batch: LossBatch) -> Tensor:
+        assert batch.features is not None  # declared in needs
+        check_views(batch.logits, self.views)
+        embeddings = _embed(self.projection, batch.features)
+        embeddings, labels = gathered(embeddings, batch.labels, self.training)
         contrast = supervised_contrast(embeddings, labels, temperature=self.temperature).mean()
-        classification = mean_cross_entropy(logits, target)
+        classification = mean_cross_entropy(batch.logits, batch.target)
         self.last = {"classification": classification.detach(), "contrast": contrast.detach()}
-        return self.ce_weight * classification + self.weight * contrast.to(logits.dtype)
+        return self.ce_weight * classification + self.weight * contrast.to(batch.logits.dtype)
 
     compute_empty = compute
 

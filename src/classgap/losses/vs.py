@@ -8,6 +8,7 @@ from torch import Tensor
 
 from classgap.checks import number
 from classgap.losses.base import ClassLoss, Reduction
+from classgap.losses.batch import LossBatch
 from classgap.losses.logit_margin import margin_ce
 from classgap.registry import Float, method
 
@@ -79,7 +80,6 @@ class VSLoss(ClassLoss):
         counts = self.class_counts.double()
         self.register_buffer("scale", (counts.max() / counts).pow(gamma).float(), persistent=False)
 
-    def per_sample(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
-        return vector_scaling_cross_entropy(logits, target, self.scale, self.tau * self.log_prior, reduction="none")
+    def per_sample(self, batch: LossBatch) -> Tensor:
+        offset = self.tau * self.log_prior
+        return vector_scaling_cross_entropy(batch.logits, batch.target, self.scale, offset, reduction="none")

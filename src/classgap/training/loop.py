@@ -19,6 +19,7 @@ import classgap
 from classgap.checks import InputError
 from classgap.data import Batch, Batches, Normalise, Split, TrainingData, mixed_seed, policies
 from classgap.heads import CosineHead, FeatureTap, cosine_heads, learned_scales
+from classgap.losses import LossBatch
 from classgap.training.build import build_mix, build_network, build_optimizer, build_order
 from classgap.training.checkpoint import read_checkpoint, restore_rng, rng_state, save_checkpoint
 from classgap.training.config import TrainConfig
@@ -226,12 +227,12 @@ class Trainer:
     def _rate(self, position: float) -> float:
         return self.config.optim.lr * rate_factor(self.config.schedule, position, self.config.epochs)
 
-    def _training_pass(self) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    def _training_pass(self) -> Iterator[LossBatch]:
         """Training set in evaluation mode, for losses that look at all of it before an epoch."""
         logits, features = forward_all(self.fabric, self.model, self.batches.split, self.normalise)
         index = torch.arange(len(logits), device=logits.device)
         for rows in torch.split(index, self.config.batch):
-            yield logits[rows], self.batches.split.y[rows], features[rows], rows
+            yield LossBatch(logits[rows], self.batches.split.y[rows], features[rows], rows)
 
     # --- results ----------------------------------------------------------------------------------------------------
 
