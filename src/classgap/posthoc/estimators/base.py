@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -21,7 +22,9 @@ class PostHocMethod(BaseEstimator):  # type: ignore[misc]
     """Base of all methods: learns on held-out scores, then corrects the scores of new samples.
 
     A subclass implements :meth:`_fit` on checked :class:`HeldOut` and :meth:`_transform`, and names its learned arrays in
-    ``learned``; those are what :func:`classgap.posthoc.save` writes. A class without held-out samples keeps its column.
+    ``learned``; those are what :func:`classgap.posthoc.save` writes. A class without held-out samples keeps its column. What
+    :func:`classgap.fix` should try beside the defaults is declared in ``variants``, and :meth:`unsuitable` says when it should
+    leave the method out.
 
     Attributes:
         classes_: Name of each column.
@@ -31,8 +34,15 @@ class PostHocMethod(BaseEstimator):  # type: ignore[misc]
 
     learned: ClassVar[tuple[str, ...]] = ()
     uses_features: ClassVar[bool] = False
+    variants: ClassVar[tuple[Mapping[str, Any], ...]] = ({},)
+    """Settings that :func:`classgap.fix` compares by cross-fitting; an empty one is the default."""
     classes_: Array
     scores_kind_: ScoreKind
+
+    @classmethod
+    def unsuitable(cls, held_out: HeldOut) -> str | None:
+        """Why the method cannot be fitted to these samples, or would change nothing; None where it can be used."""
+        return "needs features" if cls.uses_features and held_out.features is None else None
 
     def fit(
         self: Self,
