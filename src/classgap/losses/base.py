@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +52,12 @@ class ClassLoss(nn.Module):
 
     stop_gradient: ClassVar[bool] = False
     """Whether the value contains weights that are, by design, not differentiated."""
+
+    views: int = 1
+    """Views of each sample that a batch must hold, for a loss that declares ``views`` in its needs."""
+
+    experts: int = 1
+    """Networks whose outputs a batch must hold, for a loss that declares ``experts`` in its needs."""
 
     class_counts: Tensor | None
     log_prior: Tensor | None
@@ -206,7 +212,7 @@ class ClassLoss(nn.Module):
                 raise InputError(f"{self.name} needs {need}: call criterion(logits, target, {need}=…)")
         samples = logits.shape[0]
         if "experts" in self.needs:
-            check_experts(logits, features, cast("int", self.experts), self.name)
+            check_experts(logits, features, self.experts, self.name)
             logits, features = logits.flatten(0, 1), None if features is None else features.flatten(0, 1)
         check_logits(logits, self.num_classes)
         if samples == 0 and not is_distributed():
