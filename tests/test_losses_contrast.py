@@ -322,11 +322,11 @@ def test_gml_queue_keeps_the_newest_keys_of_each_class():
     keys = torch.arange(size + 3.0)[:, None].expand(-1, D).double()
     target = torch.full((len(keys),), 4)
     for rows in torch.arange(len(keys)).split(2):
-        criterion.queue.remember(keys[rows], target[rows], rows)
+        criterion.queue.store(keys[rows], target[rows], rows)
     of_class = criterion.queue.labels == 4
     assert sorted(criterion.queue.key_index[of_class].tolist()) == list(range(3, size + 3))
     at_once = build_gml(least=2)
-    at_once.queue.remember(keys, target, torch.arange(len(keys)))
+    at_once.queue.store(keys, target, torch.arange(len(keys)))
     assert sorted(at_once.queue.key_index[of_class].tolist()) == list(range(3, size + 3))
     assert not criterion.queue.filled[~of_class].any()
 

@@ -123,7 +123,7 @@ def test_no_table_has_as_many_rows_as_there_are_classes():
 @pytest.mark.parametrize("as_tensors", [False, True])
 def test_both_terms_in_one_step_are_their_sum(monkeypatch, fit_power, options, as_tensors):
     """Value, parts and gradient of the single step are those of the two terms added up, as for soft targets."""
-    monkeypatch.setattr("classgap.batchstats.arrays.on_host", lambda tensor: not as_tensors)
+    monkeypatch.setattr("classgap.batchstats.backend.on_host", lambda tensor: not as_tensors)
     (logits, target), features = batch(), 2 * torch.randn(15, 4, dtype=torch.float64)
     single, apart = (CompactLogitsLoss(K, lam=0.3, fit_power=fit_power, **options).double() for _ in range(2))
     one = single(logits, target, features)

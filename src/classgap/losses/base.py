@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from classgap.batchstats import is_distributed
 from classgap.checks import InputError
 from classgap.losses.batch import LossBatch, at_least_float32
-from classgap.losses.checks import (
+from classgap.losses.tensor_checks import (
     check_cosines,
     check_counts,
     check_experts,

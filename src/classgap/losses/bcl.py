@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from classgap.checks import InputError, number
 from classgap.losses.batch import LossBatch
-from classgap.losses.checks import check_num_features, check_views
 from classgap.losses.partners import gathered
 from classgap.losses.projection import BatchNormProjection
+from classgap.losses.tensor_checks import check_num_features, check_views
 from classgap.losses.wrapper import WrapperLoss
 from classgap.registry import Float, method
 

@@ -9,9 +9,9 @@ from torch import Tensor
 from classgap.checks import number
 from classgap.losses.base import ClassLoss
 from classgap.losses.batch import LossBatch
-from classgap.losses.checks import check_num_features
 from classgap.losses.class_means import ClassMeans
 from classgap.losses.cross_entropy import mean_cross_entropy
+from classgap.losses.tensor_checks import check_num_features
 from classgap.registry import Float, method
 
 

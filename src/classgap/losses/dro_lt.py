@@ -12,11 +12,11 @@ from classgap.batchstats import class_sums
 from classgap.checks import InputError, number, one_of
 from classgap.losses.base import ClassLoss, TrainingPass
 from classgap.losses.batch import LossBatch
-from classgap.losses.checks import check_num_features
 from classgap.losses.class_means import ClassMeans
 from classgap.losses.cross_entropy import mean_cross_entropy
 from classgap.losses.distances import squared_distances
 from classgap.losses.partners import gathered
+from classgap.losses.tensor_checks import check_num_features
 from classgap.registry import Choice, Float, method
 
 Centroids = Literal["running", "epoch"]

@@ -124,7 +124,7 @@ class ELMLoss(LogitAdjustedLoss):
             batch.index,
             gather=self.gather and self.training,
             queue=self.queue,
-            remember=self.updating,
+            store=self.updating,
         )
         pull = reduce(
             within_class_pull(rows, labels, self.slack[labels], pair=self.pair, anchors=anchors, index=index), "mean"

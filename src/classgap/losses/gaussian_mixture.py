@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from classgap.checks import InputError, number
 from classgap.losses.base import ClassLoss
 from classgap.losses.batch import LossBatch
-from classgap.losses.checks import check_num_features
 from classgap.losses.distances import squared_distances
+from classgap.losses.tensor_checks import check_num_features
 from classgap.registry import Float, method
 
 

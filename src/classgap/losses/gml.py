@@ -15,9 +15,9 @@ from classgap.batchstats import gather_rows
 from classgap.checks import InputError, number
 from classgap.heads import CosineHead
 from classgap.losses.batch import LossBatch
-from classgap.losses.checks import check_num_features
 from classgap.losses.cross_entropy import mean_cross_entropy
 from classgap.losses.projection import mlp_projection
+from classgap.losses.tensor_checks import check_num_features
 from classgap.losses.wrapper import WrapperLoss
 from classgap.registry import Float, Int, method
 
@@ -92,7 +92,7 @@ class KeyQueue(nn.Module):
             self.register_buffer(name, value, persistent=False)
 
     @torch.no_grad()
-    def remember(self, keys: Tensor, labels: Tensor, index: Tensor) -> None:
+    def store(self, keys: Tensor, labels: Tensor, index: Tensor) -> None:
         """Store the keys of all ranks."""
         keys, labels, index = (gather_rows(part.detach()) for part in (keys.to(self.keys.dtype), labels, index))
         rows, slots = len(labels), len(self.labels)
@@ -194,8 +194,8 @@ class GMLLoss(WrapperLoss):
         self.log_temperature = nn.Parameter(torch.tensor(math.log(start)))
         assert self.class_counts is not None
         self.queue = KeyQueue(queue_sizes(self.class_counts, slots, least), teacher_width)
-        self._teacher: list[nn.Module] = []  # in a list: frozen, and no part of this module's state
-        self._lesson: tuple[Tensor, Tensor] | None = None
+        self._teacher: list[nn.Module] = []  # in a list, so that its weights are not part of the state of the loss
+        self._teacher_output: tuple[Tensor, Tensor] | None = None
 
     @staticmethod
     def teacher(params: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -212,7 +212,7 @@ class GMLLoss(WrapperLoss):
 
     @torch.no_grad()
     def observe(self, inputs: Tensor) -> None:
-        """Let the teacher see the batch."""
+        """Compute the output of the teacher for the inputs of the batch."""
         if not self._teacher:
             raise InputError(
                 f"{self.name} needs a trained teacher: call criterion.bind_teacher(FeatureTap(model)) first"
@@ -220,26 +220,26 @@ class GMLLoss(WrapperLoss):
         output: Any = self._teacher[0].eval()(inputs)
         if not (isinstance(output, tuple) and len(output) == 2):
             raise InputError("the teacher must return (logits, features); wrap it in classgap.heads.FeatureTap")
-        self._lesson = output
+        self._teacher_output = output
 
     def compute(self, batch: LossBatch) -> Tensor:
         logits, features, index, labels = batch.logits, batch.features, batch.index, batch.labels
         assert features is not None  # declared in needs, as are the two below
         assert index is not None
         assert self.log_prior is not None
-        lesson = self._current_lesson(logits)
-        if self.updating and lesson is not None:
-            self.queue.remember(lesson[1], labels, index)
-            self._lesson = (
-                lesson[0],
-                lesson[1][:0],
+        from_teacher = self._current_teacher_output(logits)
+        if self.updating and from_teacher is not None:
+            self.queue.store(from_teacher[1], labels, index)
+            self._teacher_output = (
+                from_teacher[0],
+                from_teacher[1][:0],
             )  # keys are stored once; the second SAM pass may still read the logits
         prior = self.log_prior.to(logits.dtype)
         classification = self.base.loss(dataclasses.replace(batch, logits=self._for_base(logits)))
         contrast, tempered = self._contrasts(features, labels, index, prior)
         loss = classification + self.beta * (contrast + tempered).to(logits.dtype)
-        if lesson is not None:
-            loss = loss + self.alpha * self._distillation(logits, lesson[0].to(logits.dtype))
+        if from_teacher is not None:
+            loss = loss + self.alpha * self._distillation(logits, from_teacher[0].to(logits.dtype))
         self.last = {"classification": classification.detach(), "contrast": contrast.detach()}
         return loss
 
@@ -255,7 +255,7 @@ class GMLLoss(WrapperLoss):
         others = queue.filled & (index[:, None] != queue.key_index)
         scores = class_log_mean_exp(cosines.detach() / temperature, queue.labels, others, self.num_classes)
         losses = F.cross_entropy(scores + prior.to(dtype), labels, reduction="none")
-        # Nothing is learned from a sample whose class has no other key.
+        # A sample whose class has no other key does not contribute.
         usable = (others & (queue.labels == labels[:, None])).any(1)
         return contrast, torch.where(usable, losses, 0.0).sum() / max(1, len(labels))
 
@@ -277,17 +277,21 @@ class GMLLoss(WrapperLoss):
         return self.base.scores(self._for_base(logits), features)
 
     def _for_base(self, cosines: Tensor) -> Tensor:
-        """What the base is called with: cosines if it works on them, else plain logits."""
+        """The logits for the base: cosines if it needs them, otherwise scaled cosines."""
         return cosines if "cosine_head" in self.base.needs else self.scale * cosines
 
-    def _current_lesson(self, logits: Tensor) -> tuple[Tensor, Tensor] | None:
-        """The teacher's output for this batch; evaluation does without."""
-        lesson = self._lesson
+    def _current_teacher_output(self, logits: Tensor) -> tuple[Tensor, Tensor] | None:
+        """The output of the teacher for this batch; None in evaluation mode, where it is not used."""
+        from_teacher = self._teacher_output
         if not self.training:
             return None
-        stale = lesson is None or len(lesson[0]) != len(logits) or (self.updating and len(lesson[1]) != len(logits))
-        if lesson is None or stale:
+        if from_teacher is None or not self._matches(from_teacher, len(logits)):
             raise InputError(
-                f"{self.name} needs the teacher's view of each batch: call criterion.observe(inputs) before the loss"
+                f"{self.name} needs the output of the teacher for each batch: call criterion.observe(inputs) before the loss"
             )
-        return lesson
+        return from_teacher
+
+    def _matches(self, from_teacher: tuple[Tensor, Tensor], samples: int) -> bool:
+        """Whether this is the output for the current batch; features are dropped as soon as they are stored as keys."""
+        logits, features = from_teacher
+        return len(logits) == samples and (not self.updating or len(features) == samples)

@@ -81,7 +81,7 @@ class LearningFromFailureLoss(ClassLoss):
         target = batch.target if batch.target.dim() == 1 else batch.target.to(logits.dtype)
         losses = torch.stack([F.cross_entropy(logits[:, m], target, reduction="none") for m in range(2)])
         if self.updating:
-            self._remember(losses.detach(), labels, index)
+            self._store_losses(losses.detach(), labels, index)
         weight = self._difficulty(labels, index).to(losses.dtype)
         biased = generalized_cross_entropy_weight(logits[:, 0], labels, self.q) * losses[0]
         total = biased + weight * losses[1]
@@ -91,7 +91,7 @@ class LearningFromFailureLoss(ClassLoss):
     compute_empty = compute
 
     @torch.no_grad()
-    def _remember(self, losses: Tensor, labels: Tensor, index: Tensor) -> None:
+    def _store_losses(self, losses: Tensor, labels: Tensor, index: Tensor) -> None:
         values, labels, index = gather_rows(losses.T).T, gather_rows(labels), gather_rows(index)
         values = values.to(self.sample_loss.dtype)
         old = self.sample_loss[:, index]

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from classgap.batchstats import SPREADS, ClassMoments, ClassPairs, Spread, class_pairs, squared_norms
-from classgap.batchstats.arrays import as_array, as_tensor, library
+from classgap.batchstats.backend import as_array, as_tensor, library
 from classgap.checks import number, one_of
 from classgap.losses.base import ClassLoss, Reduction, reduce
 from classgap.losses.batch import LossBatch
-from classgap.losses.checks import check_finite
 from classgap.losses.pair_pull import within_class_pull
 from classgap.losses.partners import collect_partners
 from classgap.losses.scaled_cross_entropy import scaled_cross_entropy
+from classgap.losses.tensor_checks import check_finite
 from classgap.registry import Choice, Float, method
 
 if TYPE_CHECKING:

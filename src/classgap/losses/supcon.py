@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from classgap.checks import number
 from classgap.losses.base import ClassLoss
 from classgap.losses.batch import LossBatch
-from classgap.losses.checks import check_num_features, check_views
 from classgap.losses.cross_entropy import mean_cross_entropy
 from classgap.losses.partners import gathered
 from classgap.losses.projection import mlp_projection
+from classgap.losses.tensor_checks import check_num_features, check_views
 from classgap.registry import Float, method
 
 
