@@ -20,7 +20,7 @@ from classgap.heads import CosineHead, FeatureTap, cosine_heads
 from classgap.losses import MR2Loss
 from classgap.models import build_model
 from classgap.suites.jobs import job_key
-from classgap.training import Progress, TrainConfig, train
+from classgap.training import TrainConfig, TrainProgress, train
 from classgap.training.run import start
 
 SMALL = ["data.per_class=13", "epochs=3", "batch=24", "optim.lr=0.05", "model=mlp-16"]
@@ -191,7 +191,7 @@ class Killed(Exception):
 def test_a_run_cut_off_continues_bit_for_bit(tmp_path: Path, settings: list[str], stop: int) -> None:
     config = [COSINE, "checkpoint_steps=2", "model=resnet20", "data.per_class=4", "batch=10", *settings]
 
-    def cut(position: Progress) -> None:
+    def cut(position: TrainProgress) -> None:
         if position.step == stop and not position.note:
             raise Killed
 
