@@ -65,7 +65,7 @@ class GapDial(ClasswiseAffine):
               a_k(b) = \mathop{\mathrm{mean}}_{i: y_i = k} \mathrm{softmax}(z_i + b)_k
 
     with :math:`n_k` held-out samples of class k: the fewer samples, the stronger the penalty on its offset. The strength
-    :math:`s` determines how much more a class counts if its error is larger: from the mean error (small s) towards the error of the
+    `s` determines how much more a class counts if its error is larger: from the mean error (small s) towards the error of the
     worst class (large s). ``0`` means calibration and prior only, which on balanced data changes no prediction.
 
     When to use: classes that are hard for other reasons than their frequency, above all on balanced data, if some loss on easy

@@ -55,7 +55,7 @@ class LogitAdjustment(ClasswiseAffine):
     @classmethod
     def unsuitable(cls, held_out: HeldOut) -> str | None:
         if len(np.unique(held_out.class_counts)) == 1:
-            return "the training classes are equally frequent"
+            return "all classes have the same number of training samples"
         return super().unsuitable(held_out)
 
     def _fit(self, held_out: HeldOut) -> None:

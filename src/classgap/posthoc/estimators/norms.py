@@ -47,10 +47,10 @@ class TauNorm(ClasswiseAffine):
     def unsuitable(cls, held_out: HeldOut) -> str | None:
         norms = held_out.weight_norms
         if norms is None:
-            return "needs the head's weight"
+            return "needs the weight of the head"
         no_bias = held_out.bias is None or not np.any(held_out.bias)
         if no_bias and np.ptp(norms) <= 1e-4 * norms.max():
-            return "the rows of the head are equally long, as in a cosine head"
+            return "all rows of the head have the same norm, as in a cosine head"
         return super().unsuitable(held_out)
 
     def _fit(self, held_out: HeldOut) -> None:
