@@ -11,7 +11,7 @@ from classgap.posthoc import RULES, GapDial
 from classgap.posthoc._base import balanced_accuracy
 from classgap.posthoc._dial import STRENGTHS, _Base, _Contest
 from classgap.posthoc._evidence import Evidence
-from classgap.posthoc._repair import applicable, repair
+from classgap.posthoc._repair import Candidate, Repair, applicable, repair
 from classgap.posthoc._select import choose, fold_numbers, splits
 from posthoc_data import Task, long_tailed_task
 from reference import posthoc as reference
@@ -167,6 +167,27 @@ def test_rules_choose_what_they_say() -> None:
     assert choose({"bold": candidates["bold"]}) is None
     with pytest.raises(InputError, match="did you mean 'best_hard'"):
         choose(candidates, "best_hrd")
+
+
+def test_what_the_rule_rejected_is_said_with_the_reason() -> None:
+    """ "Nothing helps beyond noise" stood beside a row with a significant gain on the hard classes."""
+    from classgap.cli.fix import _verdict
+
+    gain, noise, costly = outcome(40, 0, 0), outcome(2, 0, 0), outcome(40, -18, -60)
+    dial = GapDial()
+    candidates = {
+        "picked": Candidate("picked", dial, selection=gain, report=noise),
+        "costly": Candidate("costly", dial, selection=costly, report=gain),
+        "second": Candidate("second", dial, selection=noise, report=gain),
+    }
+    result = Repair(candidates, {}, "picked", False, "hard_if_overall_holds", np.arange(3))
+    assert set(result.rejected) == {"costly", "second"}
+    assert "significantly lower in cross-fitting" in result.rejected["costly"]
+    assert "another method gains more" in result.rejected["second"]
+    sentence = _verdict(result)
+    assert sentence.startswith("Nothing helps beyond noise: hard_if_overall_holds chose picked")
+    assert "costly: its balanced accuracy is significantly lower" in sentence
+    assert "choose by another --rule (best_hard allows any cost)" in sentence
 
 
 def gathered(task: Task, **missing) -> Evidence:

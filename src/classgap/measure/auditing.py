@@ -341,8 +341,8 @@ def _verdict(metrics: Mapping[str, Estimate], test: Homogeneity, confidence: flo
         )
     return (
         f"The gap may be noise ({chance}): classes of equal accuracy would often differ by the {percent(gap.value)} "
-        f"observed; the best estimate of the true gap is {percent(true_gap.value)}, and it is at most "
-        f"{percent(true_gap.high)} ({confidence:.0%} confidence)."
+        f"observed; a true gap from {percent(true_gap.low)} to {percent(true_gap.high)} is compatible with these samples "
+        f"({confidence:.0%} interval)."
     )
 
 
