@@ -306,7 +306,7 @@ GOOD = [0, 1, 2, 1]
         ({"y_true": np.array(["2020"] * 4, "M8[Y]"), "y_pred": GOOD}, "class indices, names or booleans"),
         ({"y_true": [0.5, 1, 2, 1], "y_pred": GOOD}, "fraction 0.5"),
         ({"y_true": GOOD, "y_pred": GOOD, "class_names": ["a", "b"]}, "2 class names"),
-        ({"y_true": GOOD, "y_pred": GOOD, "class_names": ["a", "b", "a"]}, "given twice"),
+        ({"y_true": GOOD, "y_pred": GOOD, "class_names": ["a", "b", "a"]}, "'a' occurs twice"),
         ({"y_true": GOOD, "y_pred": GOOD, "class_names": "abc"}, "single string 'abc'"),
         ({"y_true": ["a", "b", "x", "a"], "y_pred": ["a"] * 4, "class_names": ["a", "b"]}, "'x'"),
         ({"y_true": ["a", "b", "b", "a"], "y_pred": [0, 1, 0, 1]}, "names"),
@@ -348,7 +348,7 @@ def test_reference_report_on_other_classes():
 def test_bad_counts_get_a_sentence():
     with pytest.raises(InputError, match="at least one sample"):
         Predictions.from_counts(np.zeros((2, 2), int))
-    with pytest.raises(InputError, match="must name all 2 rows"):
+    with pytest.raises(InputError, match="one name per row of counts, 2, got 1"):
         Predictions.from_counts([[1, 0], [0, 1]], ["a"])
     with pytest.raises(InputError, match="occurs twice"):
         Predictions.from_counts([[1, 0], [0, 1]], ["a", "a"])

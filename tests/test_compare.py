@@ -128,7 +128,7 @@ def test_a_trade_needs_only_one_side_beyond_doubt(easy, hard, doubted):
     verdict = compare(*pair(ACCURACY + change, y_true=np.repeat(np.arange(9), 300))).verdict
     assert verdict.kind == "traded", verdict
     (in_doubt,) = (part for part in verdict.sentence.split("], ") if "Bonferroni correction, 4 tests" in part)
-    assert f"classes {doubted} before" in in_doubt.rpartition(" (")[0]
+    assert f"classes that were {doubted} before" in in_doubt.rpartition(" (")[0]
 
 
 def test_identical_predictions_are_within_noise():
@@ -330,8 +330,8 @@ def test_refusals():
     for other, message in (
         (audit([0, 1], [0, 1]), "same samples, got 3 and 2"),
         (audit([1, 0, 1], [0, 1, 1]), r"true labels differ in 2 of 3 rows \(first: row 0\)"),
-        (classgap.audit(Predictions.from_counts([[1, 0], [1, 1]])), "only counts are known"),
-        ([], "side of the comparison is empty"),
+        (classgap.audit(Predictions.from_counts([[1, 0], [1, 1]])), "hold only counts"),
+        ([], "at least one run"),
         (["x"], "there is no file x"),
         ([3], "must be predictions, an audit, a file or a table, got int"),
     ):
