@@ -324,7 +324,7 @@ def test_fix_folds_a_cosine_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(SystemExit) as done:
         main()
     assert not done.value.code
-    assert "tau_norm (the rows of the head are equally long" in (tmp_path / "fixed" / "methods.md").read_text()
+    assert "tau_norm (all rows of the head have the same norm" in (tmp_path / "fixed" / "methods.md").read_text()
     head = load_file(tmp_path / "fixed" / "head.safetensors")
     method = posthoc.load(tmp_path / "fixed" / "method")
     with np.load(file) as saved:

@@ -1,4 +1,4 @@
-"""Progress of training runs on the terminal: a bar with the time left, or one line an epoch where there is no terminal."""
+"""Progress of training runs: a bar with the remaining time, or one line per epoch where there is no terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class RunProgress:
-    """One bar over ``runs`` training runs; call :meth:`start` before each and hand :meth:`watch` to it::
+    """One bar over ``runs`` training runs; call :meth:`start` before each run and pass :meth:`watch` to it::
 
     with RunProgress(console) as progress:
         progress.start("resnet32 · mr2")
@@ -44,11 +44,11 @@ class RunProgress:
         self.bar.stop()
 
     def start(self, name: str) -> None:
-        """The next run begins."""
+        """Begin the next run."""
         self.run, self.name, self.shown = self.run + 1, name, ""
 
     def watch(self, position: Position) -> None:
-        """Show where the current run stands."""
+        """Show the position of the current run."""
         stage = f"{position.stage}  " if position.stage else ""
         if position.note and self.runs == 1:
             self.console.print(stage + position.note, highlight=False)
