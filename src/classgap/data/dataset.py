@@ -25,13 +25,13 @@ class Split:
         return len(self.y)
 
     def to(self, device: torch.device) -> Split:
-        """On that device; sets this small live there whole."""
+        """The split on that device; it is small enough to be there as a whole."""
         return Split(self.x.to(device), self.y.to(device))
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingData:
-    """The three sets of a run. ``val`` comes out of the source's training part, never out of its test part.
+    """The three sets of a run. ``val`` is taken from the training part of the source, never from its test part.
 
     Attributes:
         val: ``None`` where no validation fraction was asked for.
@@ -76,16 +76,16 @@ def load_data(
 ) -> TrainingData:
     """The sets of a run.
 
-    The validation split is taken first, the same share of every class; what remains is thinned to ``per_class`` samples a
+    The validation split is taken first, with the same share of every class; the rest is reduced to ``per_class`` samples per
     class or to a long-tail profile. ``val_fraction=0`` gives the published long-tail totals.
 
     Args:
         name: See :func:`~classgap.data.load_source`.
-        per_class: Training samples a class (of the largest class, under a profile); all of them by default.
+        per_class: Training samples per class (of the largest class, under a profile); all of them by default.
         profile: ``"balanced"`` keeps the source's distribution.
         imbalance: Largest over smallest class under a profile.
-        augment: Names of policies, in order; by default the customary ones of the source.
-        seed: Of the splits; independent of the training seed, so that seeds share their data.
+        augment: Names of augmentations, in order; by default the usual ones of the source.
+        seed: Random seed of the splits; independent of the seed of the training, so that runs with other seeds use the same data.
     Example:
         >>> data = load_data("digits", per_class=20)
         >>> len(data.train), len(data.val), len(data.test), data.split_hash

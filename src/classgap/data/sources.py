@@ -28,8 +28,8 @@ class Source:
     """A data set as published: images uint8 (N, C, H, W) or vectors float32 (N, d), labels int64.
 
     Attributes:
-        mean, std: Channel statistics on the scale [0, 1]; of the training images unless the data set has customary ones.
-        augment: Customary augmentation, used where the configuration names none.
+        mean, std: Channel statistics on the scale [0, 1]; those of the training images unless the data set has usual ones.
+        augment: Usual augmentation, used where the configuration names none.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Known:
 
 
 def data_root() -> Path:
-    """Where downloaded data sets live: ``$CLASSGAP_DATA``, or a folder in the user's cache."""
+    """Folder of downloaded data sets: ``$CLASSGAP_DATA``, or a folder in the user's cache."""
     cache = os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")
     return Path(os.environ.get("CLASSGAP_DATA", Path(cache) / "classgap"))
 
@@ -90,7 +90,7 @@ def _digits(root: Path, download: bool) -> Source:
     bunch = load_digits()
     images = np.round(bunch.images * (255 / 16)).astype(np.uint8)[:, None]
     labels = bunch.target.astype(np.int64)
-    # The package publishes no split: 100 test images a class, drawn once, the same for everybody.
+    # The package publishes no split: 100 test images per class, drawn with a fixed seed.
     rng = np.random.RandomState(0)
     test = np.sort(np.concatenate([rng.permutation(np.flatnonzero(labels == k))[:100] for k in range(10)]))
     train = np.setdiff1d(np.arange(len(labels)), test)
