@@ -85,7 +85,7 @@ class Trainer:
         fabric.seed_everything(config.seed, verbose=False)
         network = build_network(config, data, teacher=teacher)
         self.head, self.experts = network.head, network.experts
-        self.chosen, self._notes = network.chosen, network.notes
+        self.chosen, self._notes = network.chosen, [*data.notes, *network.notes]
         _let_learn(network.model, trains)
         optimizer = build_optimizer(config.optim, config.wrapper, network.model, network.criterion)
         self.model, self.optimizer = fabric.setup(network.model, optimizer)
@@ -163,7 +163,7 @@ class Trainer:
             self._tell(note="head: cosine, with a learned scale (model.head_scale)")
         for note in self._notes:
             self._tell(note=note)
-        if self.batches.views > 1 and not self.batches.policies:
+        if self.batches.views > 1 and not self.batches.augmented:
             self._tell(note=f"the views {name} compares are all alike without augmentation; see data.augment")
 
     def _end_epoch(self, record: dict[str, Any], started: float) -> None:

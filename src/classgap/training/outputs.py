@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,9 +73,12 @@ class SplitOutputs:
         np.savez_compressed(path, **arrays)
 
 
+_NUMBERS_AT_ONCE = 8_000_000  # inputs of one forward pass: 53 images of 224 × 224, all 500 of a batch of small ones
+
+
 @torch.no_grad()
 def forward_all(
-    fabric: Fabric, model: nn.Module, split: Split, normalise: Normalise, *, batch: int = 500
+    fabric: Fabric, model: nn.Module, split: Split, normalise: Normalise, *, batch: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """Logits and features of every sample in evaluation mode, in order, on every process; leaves the mode as it was."""
     was_training = model.training
@@ -83,7 +87,8 @@ def forward_all(
         # Every process gets equally many samples, since their collectives must match; surplus rows are cut off again.
         share = -(-len(split) // fabric.world_size)
         mine = torch.arange(fabric.global_rank * share, (fabric.global_rank + 1) * share) % len(split)
-        parts = [model(normalise(split.x[rows.to(split.x.device)])) for rows in torch.split(mine, batch)]
+        size = batch or max(1, min(500, _NUMBERS_AT_ONCE // max(1, math.prod(split.x.shape[1:]))))
+        parts = [model(normalise(x)) for x in split.read(torch.split(mine, size))]
     finally:
         model.train(was_training)
     logits, features = (torch.cat(part).float() for part in zip(*parts, strict=True))
