@@ -93,7 +93,7 @@ def load_data(
         skip_corrupt: Leave out image files that cannot be decoded, after trying all of them; otherwise the first one is an error.
         workers: Processes that decode image files; by default one per processor core, at most 8. Results do not depend on it.
         memory: Megabytes that the decoded image files may take in memory. A larger set is decoded during training, and so is
-            the training part under the augmentation ``resized_crop``, which needs the whole files. Results do not depend on the limit.
+            the training part under the augmentation ``resized_crop``, which needs the whole files. Results do not change.
     Example:
         >>> data = load_data("digits", per_class=20)
         >>> len(data.train), len(data.val), len(data.test), data.split_hash
