@@ -7,6 +7,7 @@ from classgap.data.batches import Batch, Batches, Mix, Normalise, mixed_seed, sh
 from classgap.data.dataset import TrainingData, load_data
 from classgap.data.images import ImageFiles
 from classgap.data.items import FileOptions, Items, Source
+from classgap.data.labelled import Expected, Part, open_samples
 from classgap.data.mixing import cutmix, mixup
 from classgap.data.python_sets import DatasetItems
 from classgap.data.samples import MEMORY_MB, Split
@@ -21,11 +22,13 @@ __all__ = [
     "Batch",
     "Batches",
     "DatasetItems",
+    "Expected",
     "FileOptions",
     "ImageFiles",
     "Items",
     "Mix",
     "Normalise",
+    "Part",
     "Profile",
     "Source",
     "Split",
@@ -37,6 +40,7 @@ __all__ = [
     "load_source",
     "mixed_seed",
     "mixup",
+    "open_samples",
     "policies",
     "profile_counts",
     "shuffled",

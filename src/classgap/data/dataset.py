@@ -55,6 +55,17 @@ class TrainingData:
         """Training samples of each class."""
         return torch.bincount(self.train.y, minlength=self.num_classes)
 
+    def about(self) -> dict[str, Any]:
+        """What is needed to use a network that was trained on these data; ready for JSON."""
+        return {
+            "name": self.name,
+            "class_names": list(self.class_names),
+            "train_counts": self.class_counts.tolist(),
+            "in_shape": list(self.in_shape),
+            "mean": list(self.mean),
+            "std": list(self.std),
+        }
+
 
 def load_data(
     name: str | tuple[Any, Any],

@@ -142,28 +142,34 @@ def decode(path: str) -> Any:
         ) from error
 
 
-def open_images(
-    root: str, names: Sequence[str], *, size: int | None, resize: int | None, skip_corrupt: bool, workers: int
-) -> tuple[ImageFiles, list[int]]:
-    """The images of these names, and the rows of those that can be decoded.
+def open_images(root: str, names: Sequence[str], *, skip_corrupt: bool, workers: int) -> tuple[ImageFiles, list[int]]:
+    """The images of these names, of a size still to be chosen, and the rows of those to be used.
 
     Args:
-        size: Side of the square images to give; without it all files must have the same size.
-        resize: Length of the shorter side before the centre is cut out; ``size`` by default.
         skip_corrupt: Decode every file once, to leave out those that cannot be.
     """
     files = ImageFiles(root, Names(names), np.arange(len(names)), (1, 1))
     kept = _sound(files, workers) if skip_corrupt else list(range(len(names)))
     if not kept:
         raise InputError(f"none of the {len(names)} images of {root} can be decoded")
+    return files.take(kept), kept
+
+
+def with_size(files: ImageFiles, size: int | None, resize: int | None) -> ImageFiles:
+    """The images as squares.
+
+    Args:
+        size: Side of the squares; without it all files must have the same size, and keep it.
+        resize: Length of the shorter side before the centre is cut out; ``size`` by default.
+    """
     if size is None:
         if resize is not None:
             raise InputError(f"data.resize={resize} needs data.size, the side of the centre that is cut out of it")
-        return dataclasses.replace(files, size=_common_size(files.take(kept))), kept
+        return dataclasses.replace(files, size=_common_size(files))
     shorter = size if resize is None else resize
     if shorter < size:
         raise InputError(f"data.resize={shorter} must not be less than data.size={size}, which is cut out of it")
-    return dataclasses.replace(files, size=(size, size), shorter=shorter), kept
+    return dataclasses.replace(files, size=(size, size), shorter=shorter)
 
 
 def read_all(files: ImageFiles, workers: int) -> Tensor:

@@ -91,7 +91,7 @@ def _folder(path: Path) -> Listing:
         listing.names.extend(names)
         listing.labels.extend(labels)
         listing.parts.extend([part] * len(names))
-    return _with_test(listing)
+    return listing
 
 
 def _subfolders(path: Path) -> list[str]:
@@ -151,8 +151,7 @@ def _table(path: Path, root: Path) -> Listing:
             f"{path} names {len(names)} images, but {base} lacks {_some(missing, 'image')}; paths are relative to that folder, "
             "which data.root changes"
         )
-    listing = Listing(base, names, labels, parts)
-    return _with_test(listing) if parts else listing
+    return Listing(base, names, labels, parts)
 
 
 def _read_table(path: Path) -> tuple[list[str], list[str], list[str]]:
@@ -228,13 +227,16 @@ def _inside(base: str, name: str, path: Path, row: int) -> str:
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 
-def _with_test(listing: Listing) -> Listing:
-    """A validation part without a test part is the test part, as in ImageNet; no image may be in two parts."""
-    parts = listing.parts
+def for_training(listing: Listing) -> Listing:
+    """The listing, checked: there are training images of every class, and no image is in two parts.
+
+    A validation part without a test part becomes the test part, as in ImageNet.
+    """
+    if not listing.parts:
+        return listing
+    parts = _val_as_test(listing.parts)
     if "train" not in parts:
         raise InputError(f"{listing.root} has no training images: no row or folder belongs to train")
-    if "test" not in parts:
-        parts = ["test" if part == "val" else part for part in parts]
     of: dict[str, str] = {}
     for name, part in zip(listing.names, parts, strict=True):
         if of.setdefault(name, part) != part:
@@ -247,6 +249,21 @@ def _with_test(listing: Listing) -> Listing:
             "parts"
         )
     return Listing(listing.root, listing.names, listing.labels, parts)
+
+
+def _val_as_test(parts: list[str]) -> list[str]:
+    return parts if "test" in parts else ["test" if part == "val" else part for part in parts]
+
+
+def only(listing: Listing, part: str, test_fraction: float) -> Listing:
+    """The images of one part, ``"all"`` for all of them."""
+    if part == "all":
+        return listing
+    parts = _val_as_test(listing.parts) if listing.parts else divide(listing, test_fraction)
+    rows = [row for row, found in enumerate(parts) if found == part]
+    if not rows:
+        raise InputError(f"{listing.root} has no images of the part {part} (it has {', '.join(sorted(set(parts)))})")
+    return Listing(listing.root, [listing.names[row] for row in rows], [listing.labels[row] for row in rows])
 
 
 def divide(listing: Listing, test_fraction: float) -> list[str]:

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from classgap.checks import InputError
-from classgap.data.images import IMAGENET_PIXELS, open_images
+from classgap.data.images import IMAGENET_PIXELS, open_images, with_size
 from classgap.data.items import FileOptions, Source, label_indices
-from classgap.data.listing import Listing, divide, names_hash, read_listing
+from classgap.data.listing import Listing, divide, for_training, names_hash, read_listing
 
 _SHOWN = 3
 
@@ -20,18 +20,11 @@ def image_source(name: str, path: Path, options: FileOptions) -> Source:
     Where there is no test part, ``options.test_fraction`` of every class becomes one. Pixels are standardised with the customary
     statistics of ImageNet; no augmentation is customary, since flipping or cropping may change what an image shows.
     """
-    listing = read_listing(path, options.root)
-    images, kept = open_images(
-        listing.root,
-        listing.names,
-        size=options.size,
-        resize=options.resize,
-        skip_corrupt=options.skip_corrupt,
-        workers=options.workers,
-    )
+    listing = for_training(read_listing(path, options.root))
+    images, kept = open_images(listing.root, listing.names, skip_corrupt=options.skip_corrupt, workers=options.workers)
+    images = with_size(images, options.size, options.resize)
     notes = _left_out(listing, kept)
     listing = _only(listing, kept)
-    images = images.take(kept)
     parts = np.array(divide(listing, options.test_fraction))
     class_names = listing.class_names
     if len(class_names) < 2:

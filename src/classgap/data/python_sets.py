@@ -89,7 +89,7 @@ def _generators_kept() -> Iterator[None]:
 def dataset_source(train: Any, test: Any) -> Source:
     """Two torch data sets as a source; labels are in ``targets`` or ``labels``, otherwise every sample is read once for them."""
     with _generators_kept():
-        y_train, y_test = (_labels(which, dataset) for which, dataset in (("train", train), ("test", test)))
+        y_train, y_test = (dataset_labels(which, dataset) for which, dataset in (("train", train), ("test", test)))
         first = as_tensor(train[0][0])
     shape = tuple(first.shape)
     require_vectors_or_images("samples of the data set", shape)
@@ -123,7 +123,8 @@ def as_tensor(sample: Any) -> Tensor:
     return tensor if tensor.dtype == torch.uint8 and tensor.dim() == 3 else tensor.to(torch.float32)
 
 
-def _labels(which: str, dataset: Any) -> Array:
+def dataset_labels(which: str, dataset: Any) -> Array:
+    """Class index of every sample."""
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise InputError(
             f"the {which} data must be a torch Dataset with a length and samples by position, got {type(dataset).__name__}"

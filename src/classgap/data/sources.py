@@ -62,15 +62,23 @@ def load_source(name: str, *, download: bool = False, files: FileOptions | None 
         return SOURCES[name].load(data_root(), download)
     if not _is_path(name):
         raise InputError(did_you_mean(name, [*SOURCES, "PATH of a folder, table or .npz file"], what="data set"))
+    place = own_images(name)
+    return _npz(name, _own_path(name)) if place is None else image_source(name, place, files or FileOptions())
+
+
+def own_images(name: str) -> Path | None:
+    """The folder, table or list of images that ``name`` is the path of; ``None`` for a known name and for an archive."""
+    if name in SOURCES or name.startswith(("npz:", "dataset:")) or not _is_path(name):
+        return None
     place = _own_path(name)
-    if place.suffix.lower() == ".npz" and place.is_file():
-        return _npz(name, place)
+    if place.is_file() and place.suffix.lower() == ".npz":
+        return None
     if place.is_file() and place.suffix.lower() not in (*TABLES, *LISTS):
         raise InputError(
             f"data={name} must be a folder of images, a {', '.join(TABLES)} table, a {', '.join(LISTS)} list of images or an "
             ".npz archive; this file is none of them"
         )
-    return image_source(name, place, files or FileOptions())
+    return place
 
 
 def _is_path(name: str) -> bool:

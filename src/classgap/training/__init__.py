@@ -18,13 +18,17 @@ from classgap.training.config import (
 if TYPE_CHECKING:
     from classgap.training.loop import Progress, Trainer
     from classgap.training.outputs import SplitOutputs
+    from classgap.training.predictor import Predictor, load_run, predict
     from classgap.training.run import TrainResult, train
 
 _LAZY = {
     "SplitOutputs": "classgap.training.outputs",
     "Progress": "classgap.training.loop",
+    "Predictor": "classgap.training.predictor",
     "TrainResult": "classgap.training.run",
     "Trainer": "classgap.training.loop",
+    "load_run": "classgap.training.predictor",
+    "predict": "classgap.training.predictor",
     "train": "classgap.training.run",
 }
 __all__ = [
@@ -33,12 +37,15 @@ __all__ = [
     "ModelConfig",
     "OptimConfig",
     "PartConfig",
+    "Predictor",
     "Progress",
     "ScheduleConfig",
     "SplitOutputs",
     "TrainConfig",
     "TrainResult",
     "Trainer",
+    "load_run",
+    "predict",
     "train",
 ]
 

@@ -57,12 +57,16 @@ def open_run(
     config: TrainConfig, data: TrainingData, fabric: Fabric, folder: Path, watch: Watcher | None = None
 ) -> Trainer:
     """The trainer of a run; the runs it builds upon are trained, or what is left of them, when it starts to train."""
+    return _open(phases_of(config), data, fabric, folder, watch)
+
+
+def phases_of(config: TrainConfig) -> tuple[Phase, ...]:
+    """The runs that a configuration consists of; the last one is the run itself."""
     plain = dataclasses.replace(config, stage=PartConfig())
-    phases: tuple[Phase, ...] = (Phase("", plain),)
-    if config.stage.name != "none":
-        stages: Stages = registry.get("stage", config.stage.name).build(**config.stage.params)
-        phases = stages.phases(plain)
-    return _open(phases, data, fabric, folder, watch)
+    if config.stage.name == "none":
+        return (Phase("", plain),)
+    stages: Stages = registry.get("stage", config.stage.name).build(**config.stage.params)
+    return stages.phases(plain)
 
 
 def plain_run(config: TrainConfig) -> TrainConfig:
