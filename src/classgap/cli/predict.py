@@ -60,7 +60,7 @@ def predict(
     found.write(out)
     right = float((found.y_pred == found.y_true).mean())
     console().print(
-        f"{len(found.y_true):,} samples, {len(found.class_names):,} classes, accuracy {right:.1%}; written to {out}; why and which: "
-        f"classgap audit {out}",
+        f"{len(found.y_true):,} samples, {len(found.class_names):,} classes, accuracy {right:.1%}; written to {out}; why and "
+        f"which: classgap audit {out}",
         soft_wrap=True,
     )

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import nn
 
 from classgap import posthoc
 from classgap.checks import InputError
@@ -89,7 +89,7 @@ class Predictor:
         if y_true is None:
             raise InputError("predict needs true labels: pass labels=, or use scores() for samples without labels")
         scores, features = self._forward(split)
-        weight, bias = (None if t is None else t.detach().float().cpu().numpy() for t in self._last_layer())
+        weight, bias = self._last_layer()
         norms = None if self._correction is None else self._correction.margin_norms
         return SplitOutputs(
             y_true=y_true,
@@ -107,11 +107,16 @@ class Predictor:
         options["workers"] = default_workers() if options.get("workers") is None else options["workers"]
         return dataclasses.replace(self.expected, files=dataclasses.replace(self.expected.files, **options))
 
-    def _last_layer(self) -> tuple[Tensor | None, Tensor | None]:
-        if self._correction is not None and not _is_folded(self._correction, self._network.head):
-            return None, None  # the scores are no longer those of a linear layer
+    def _last_layer(self) -> tuple[NDArray[np.float32] | None, NDArray[np.float32] | None]:
         network = self._network
-        return last_layer(network.model, network.head, network.experts, network.criterion.cosine_scale)
+        layer = last_layer(network.model, network.head, network.experts, network.criterion.cosine_scale)
+        weight, bias = (None if t is None else t.detach().float().cpu().numpy() for t in layer)
+        if self._correction is None or _is_in_weights(self._correction, network.head):
+            return weight, bias
+        if not _is_foldable(self._correction):
+            return None, None  # the scores are not those of a linear layer
+        folded = self._correction.fold(weight, bias)
+        return folded[0].astype(np.float32), folded[1].astype(np.float32)
 
     @torch.no_grad()
     def _forward(self, split: Split) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -122,7 +127,7 @@ class Predictor:
             found = scores_and_features(self._network.criterion, self._network.head, logits.float(), features.float())
             parts.append([tensor.cpu() for tensor in found])
         scores, features = (torch.cat(tensors).numpy() for tensors in zip(*parts, strict=True))
-        if self._correction is not None and not _is_folded(self._correction, self._network.head):
+        if self._correction is not None and not _is_in_weights(self._correction, self._network.head):
             scores = np.asarray(self._correction.transform(scores, features=features), dtype=np.float32)
         return scores, features
 
@@ -200,6 +205,10 @@ def _load_criterion(folder: Path, network: Network) -> None:
         raise InputError(f"checkpoint {path} lacks {lost[0]} of method {network.criterion.name}")
 
 
-def _is_folded(correction: PostHocMethod, head: str) -> bool:
+def _is_in_weights(correction: PostHocMethod, head: str) -> bool:
     """Whether the saved weights have the correction; see ``CorrectedTrainer.weights``."""
-    return head != "cosine" and type(correction)._fold is not PostHocMethod._fold
+    return head != "cosine" and _is_foldable(correction)
+
+
+def _is_foldable(correction: PostHocMethod) -> bool:
+    return type(correction)._fold is not PostHocMethod._fold
