@@ -91,33 +91,32 @@ class ImageFiles:
 
     def batch(self, rows: Sequence[int], seeds: Sequence[int] | None = None) -> Tensor:
         """Images uint8 (B, 3, H, W); with ``seeds`` a random part of each file, a function of its seed."""
-        from torchvision.transforms.v2 import functional as F
-
         paths = [self._path(row) for row in rows]
         parts = self._random_parts(paths, seeds) if seeds is not None else [self._centre(path) for path in paths]
-        return torch.stack([F.pil_to_tensor(image) for image in parts])
+        return torch.stack(parts)
 
     def _path(self, row: int) -> str:
         return os.path.join(self.root, self.names[self.rows[row]])
 
-    def _centre(self, path: str) -> Any:
+    def _centre(self, path: str) -> Tensor:
         from torchvision.transforms.v2 import functional as F
 
         image = decode(path)
         height, width = self.size
         if self.shorter is None:
-            if image.size != (width, height):
+            if image.shape[1:] != self.size:
                 raise InputError(
-                    f"image {path} has {image.width}×{image.height} pixels, but the first ones of the set have {width}×{height}; "
+                    f"image {path} has {image.shape[2]}×{image.shape[1]} pixels, but the first ones have {width}×{height}; "
                     "choose a size for all of them, e.g. data.size=224"
                 )
             return image
-        return F.center_crop(F.resize(image, [self.shorter]), [height, width])
+        centre: Tensor = F.center_crop(F.resize(image, [self.shorter], antialias=True), [height, width])
+        return centre
 
-    def _random_parts(self, paths: Sequence[str], seeds: Sequence[int]) -> list[Any]:
+    def _random_parts(self, paths: Sequence[str], seeds: Sequence[int]) -> list[Tensor]:
         from torchvision.transforms import v2
 
-        transform = v2.RandomResizedCrop(self.size)
+        transform = v2.RandomResizedCrop(self.size, antialias=True)
         images = []
         with torch.random.fork_rng(devices=[]):
             for path, seed in zip(paths, seeds, strict=True):
@@ -126,13 +125,15 @@ class ImageFiles:
         return images
 
 
-def decode(path: str) -> Any:
-    """The image in a file, as a PIL image in RGB; a file that is missing or damaged is an error that names it."""
+def decode(path: str) -> Tensor:
+    """The image in a file, uint8 (3, H, W) in RGB; a file that is missing or damaged is an error that names it."""
     from PIL import Image
+    from torchvision.transforms.v2 import functional as F
 
     try:
-        with Image.open(path) as image:
-            return image.convert("RGB")
+        with Image.open(path) as opened:
+            image: Tensor = F.pil_to_tensor(opened.convert("RGB"))
+            return image
     except FileNotFoundError as error:
         raise InputError(f"image {path} is missing; restore it, or take it out of the set") from error
     except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
