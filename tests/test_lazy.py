@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from classgap.checks import InputError
 from classgap.data import Batches, Normalise, load_data, policies, shuffled
 from classgap.data.workers import default_workers, in_order
-from classgap.training import Progress, TrainConfig, train
+from classgap.training import TrainConfig, TrainProgress, train
 from image_files import truncate, write_folder
 from waiting import SECONDS
 
@@ -110,7 +110,7 @@ class _StopError(Exception):
     pass
 
 
-def _stop_at(step: int, position: Progress) -> None:
+def _stop_at(step: int, position: TrainProgress) -> None:
     if position.step == step:
         raise _StopError
 

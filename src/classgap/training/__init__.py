@@ -16,15 +16,15 @@ from classgap.training.config import (
 )
 
 if TYPE_CHECKING:
-    from classgap.training.loop import Progress, Trainer
+    from classgap.training.loop import Trainer, TrainProgress
     from classgap.training.outputs import SplitOutputs
     from classgap.training.predictor import Predictor, load_run, predict
     from classgap.training.run import TrainResult, train
 
 _LAZY = {
     "SplitOutputs": "classgap.training.outputs",
-    "Progress": "classgap.training.loop",
     "Predictor": "classgap.training.predictor",
+    "TrainProgress": "classgap.training.loop",
     "TrainResult": "classgap.training.run",
     "Trainer": "classgap.training.loop",
     "load_run": "classgap.training.predictor",
@@ -38,10 +38,10 @@ __all__ = [
     "OptimConfig",
     "PartConfig",
     "Predictor",
-    "Progress",
     "ScheduleConfig",
     "SplitOutputs",
     "TrainConfig",
+    "TrainProgress",
     "TrainResult",
     "Trainer",
     "load_run",

@@ -23,7 +23,7 @@ from classgap.training.build import Network, build_network
 from classgap.training.checkpoint import read_checkpoint
 from classgap.training.config import TrainConfig, read_run
 from classgap.training.outputs import SplitOutputs, chunk_size, last_layer, scores_and_features
-from classgap.training.stages.base import phases_of
+from classgap.training.stages.base import stages_of
 
 
 class Predictor:
@@ -145,7 +145,7 @@ def load_run(folder: str | Path, *, device: str = "cpu") -> Predictor:
         raise InputError(f"there is no run in {place}: it lacks run.json")
     if not (place / "model.safetensors").exists():
         raise InputError(f"the run in {place} is not finished; continue it: classgap train --resume --out {place}")
-    last = phases_of(config)[-1].config
+    last = stages_of(config)[-1].config
     data = _data_of(place)
     plain = dataclasses.replace(last, teacher=None, model=dataclasses.replace(last.model, pretrained=False))
     network = build_network(plain, data)

@@ -69,7 +69,7 @@ def train(
             depend on it.
         memory: Megabytes that decoded image files may take in memory; larger sets are decoded during training.
         data: Two torch data sets, for training and for testing, in place of what ``config.data.name`` names.
-        watch: Called with a :class:`~classgap.training.Progress` after every step and epoch.
+        watch: Called with a :class:`~classgap.training.TrainProgress` after every step and epoch.
     """
     made = load_recipe(config) if isinstance(config, (str, Path)) else config or TrainConfig()
     made = made.override(settings)
