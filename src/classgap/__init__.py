@@ -1,7 +1,7 @@
 """classgap: find the classes a classifier fails, say whether the gap is real, and close it.
 
-One function per verb: :func:`audit`, :func:`compare`, :func:`fix`, :func:`train`, :func:`bench`. Each is loaded on first use, so
-``import classgap`` is quick, and only the last two load torch.
+One function per verb: :func:`audit`, :func:`compare`, :func:`fix`, :func:`train`, :func:`predict` (and :func:`load_run`),
+:func:`bench`. Each is loaded on first use, so ``import classgap`` is quick, and the first three never load torch.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from classgap.posthoc import FixReport, fix
     from classgap.predictions import Columns, Predictions
     from classgap.suites import BenchReport, bench
-    from classgap.training import TrainConfig, TrainResult, train
+    from classgap.training import Predictor, TrainConfig, TrainResult, load_run, predict, train
 
 _LAZY = {
     **dict.fromkeys(("AuditReport", "Comparison", "Estimate", "audit", "compare"), "classgap.measure"),
     **dict.fromkeys(("FixReport", "fix"), "classgap.posthoc"),
     **dict.fromkeys(("Columns", "Predictions"), "classgap.predictions"),
     **dict.fromkeys(("BenchReport", "bench"), "classgap.suites"),
-    **dict.fromkeys(("TrainConfig", "TrainResult", "train"), "classgap.training"),
+    **dict.fromkeys(("Predictor", "TrainConfig", "TrainResult", "load_run", "predict", "train"), "classgap.training"),
 }
 __all__ = [
     "AuditReport",
@@ -33,6 +33,7 @@ __all__ = [
     "Estimate",
     "FixReport",
     "Predictions",
+    "Predictor",
     "TrainConfig",
     "TrainResult",
     "__version__",
@@ -40,6 +41,8 @@ __all__ = [
     "bench",
     "compare",
     "fix",
+    "load_run",
+    "predict",
     "train",
 ]
 

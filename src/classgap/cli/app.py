@@ -14,6 +14,7 @@ from classgap.cli.data import app as data_app
 from classgap.cli.demo import demo
 from classgap.cli.fix import fix
 from classgap.cli.methods import methods
+from classgap.cli.predict import predict
 from classgap.cli.train import train
 
 app = typer.Typer(
@@ -45,6 +46,7 @@ app.command()(audit)
 app.command()(compare)
 app.command()(fix)
 app.command(context_settings={"allow_extra_args": True})(train)  # train explains unexpected arguments itself
+app.command()(predict)
 app.command()(bench)
 app.add_typer(data_app, name="data")
 app.command()(methods)

@@ -8,6 +8,14 @@ import typer
 
 from classgap.checks import InputError, did_you_mean
 
+_OWN = (
+    ("FOLDER", "your images: train/CLASS/… beside test or val, or CLASS/…"),
+    (
+        "FILE.csv",
+        "your images: columns path, label and optionally split; also .tsv, .parquet, and .txt with a path and a label per line",
+    ),
+    ("FILE.npz", "your arrays: x_train, y_train, x_test, y_test[, class_names]"),
+)
 app = typer.Typer(no_args_is_help=True, help="List the known data sets, or download one.")
 
 
@@ -24,7 +32,8 @@ def list_() -> None:
         table.add_column(column)
     for name, known in SOURCES.items():
         table.add_row(name, "yes" if known.present(data_root()) else "no", known.about)
-    table.add_row("npz:PATH", "", "your own arrays: x_train, y_train, x_test, y_test[, class_names]")
+    for path, what in _OWN:
+        table.add_row(path, "", what)
     console = Console()
     console.print(table)
     console.print(

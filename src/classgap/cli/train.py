@@ -36,6 +36,17 @@ def train(
     devices: Annotated[str, typer.Option(help="Number of devices, or auto for all.")] = "1",
     accelerator: Annotated[str, typer.Option(help="cpu, cuda, mps or auto.")] = "auto",
     strategy: Annotated[str, typer.Option(help="auto, ddp or fsdp.")] = "auto",
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            help="Processes that decode image files, for each device; one per processor core by default, at most 8. Results do "
+            "not depend on it."
+        ),
+    ] = None,
+    memory: Annotated[
+        int,
+        typer.Option(metavar="MB", help="Image files that take more than this when decoded are read during training."),
+    ] = 1000,
     precision: Annotated[
         str | None,
         typer.Option(
@@ -49,6 +60,11 @@ def train(
     Without a recipe, --set changes the defaults: a small network on scikit-learn's digits.
 
         classgap train --set data=cifar10 --set model=resnet32 --set method=mr2 --set method.lam=0.06 --set epochs=200
+
+    Your own data are named by their path: a folder of images (train/CLASS/… beside test or val, or CLASS/…), a CSV, TSV or
+    Parquet table with columns path, label and optionally split, a list file with a path and a label per line, or an NPZ archive:
+
+        classgap train --set data=photos/ --set data.size=224 --set data.augment=resized_crop,flip --set model=timm:resnet18
     """
     from rich.console import Console
 
@@ -78,6 +94,8 @@ def train(
                 devices=devices,
                 accelerator=accelerator,
                 strategy=strategy,
+                workers=workers,
+                memory=memory,
                 watch=progress.watch,
             )
     except KeyboardInterrupt:

@@ -1,31 +1,46 @@
-"""Data sets by name, their splits, long-tail profiles, augmentation and batches."""
+"""Data sets by name or path, their splits, long-tail profiles, augmentation and batches."""
 
 from __future__ import annotations
 
 from classgap.data.augment import policies
 from classgap.data.batches import Batch, Batches, Mix, Normalise, mixed_seed, shuffled
-from classgap.data.dataset import Split, TrainingData, load_data
+from classgap.data.dataset import TrainingData, load_data
+from classgap.data.images import ImageFiles
+from classgap.data.items import FileOptions, Items, Source
+from classgap.data.labelled import Expected, Part, open_samples
 from classgap.data.mixing import cutmix, mixup
-from classgap.data.sources import SOURCES, Source, data_root, load_source
+from classgap.data.python_sets import DatasetItems
+from classgap.data.samples import MEMORY_MB, Split
+from classgap.data.sources import SOURCES, data_root, load_source
 from classgap.data.splits import PROFILES, Profile, profile_counts, split_hash
+from classgap.data.workers import default_workers
 
 __all__ = [
+    "MEMORY_MB",
     "PROFILES",
     "SOURCES",
     "Batch",
     "Batches",
+    "DatasetItems",
+    "Expected",
+    "FileOptions",
+    "ImageFiles",
+    "Items",
     "Mix",
     "Normalise",
+    "Part",
     "Profile",
     "Source",
     "Split",
     "TrainingData",
     "cutmix",
     "data_root",
+    "default_workers",
     "load_data",
     "load_source",
     "mixed_seed",
     "mixup",
+    "open_samples",
     "policies",
     "profile_counts",
     "shuffled",

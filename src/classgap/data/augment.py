@@ -46,8 +46,13 @@ def flip(images: Tensor, uniform: Tensor) -> Tensor:
     Expect: twice as many different images, on balanced data and on long tails, at no cost.
     Pitfalls: digits, letters, signs and sides of a body change their meaning.
     """
-    mirrored = (uniform[:, 0] < 0.5).to(images.device)
-    return torch.where(mirrored[:, None, None, None], images.flip(3), images)
+    mirrored = uniform[:, 0] < 0.5
+    if images.is_cuda:
+        return torch.where(mirrored.to(images.device)[:, None, None, None], images.flip(3), images)
+    flipped = images.clone()  # one by one: a tenth of the time of the line above on a processor
+    for row in torch.nonzero(mirrored).flatten().tolist():
+        flipped[row] = images[row].flip(2)
+    return flipped
 
 
 @method("cutout", kind="augmentation", family="occlusion", paper="arXiv:1708.04552")
@@ -104,13 +109,57 @@ def randaugment(images: Tensor, uniform: Tensor) -> Tensor:
     return _each(images, uniform, v2.RandAugment(num_ops=2, magnitude=10))
 
 
+@method("resized_crop", kind="augmentation", family="geometric", paper="arXiv:1409.4842")
+def resized_crop(images: Tensor, uniform: Tensor) -> Tensor:
+    """A random part of 8 to 100 % of the area and an aspect ratio between 3:4 and 4:3, resized to the size of the input.
+
+    Of image files it is taken from the whole file before anything else, as torchvision's ``RandomResizedCrop`` does.
+
+    When to use: photographs of 64 pixels and more, as in all ImageNet recipes; before ``flip``.
+    Expect: on balanced data and long tails alike, later overfitting and less dependence on the size of the subject; not
+    measured here.
+    Pitfalls: image files are decoded anew in every epoch, however small the set. A part may not show the subject at all; where
+    the size tells the class, it takes that away.
+    """
+    from torchvision.transforms import v2
+
+    height, width = images.shape[2:]
+    return _each(images, uniform, v2.RandomResizedCrop((height, width)))
+
+
+@method("color_jitter", kind="augmentation", family="colour", paper="arXiv:2002.05709")
+def color_jitter(images: Tensor, uniform: Tensor) -> Tensor:
+    """Brightness, contrast and saturation changed by up to 40 %, hue by up to 10 % of the colour circle.
+
+    When to use: photographs under varying light, beside ``resized_crop`` and ``flip``.
+    Expect: on balanced data and long tails alike, less dependence on light and camera; not measured here.
+    Pitfalls: where the colour tells the class, as of ripe fruit or stained tissue, it takes that away.
+    """
+    from torchvision.transforms import v2
+
+    return _each(images, uniform, v2.ColorJitter(0.4, 0.4, 0.4, 0.1))
+
+
+@method("autoaugment_imagenet", kind="augmentation", family="policy", paper="arXiv:1805.09501")
+def autoaugment_imagenet(images: Tensor, uniform: Tensor) -> Tensor:
+    """AutoAugment with the policies found on ImageNet; ``autoaugment`` has those found on CIFAR-10.
+
+    When to use: as ``autoaugment``, on photographs of ImageNet's size.
+    Expect: on balanced data and long tails as ``autoaugment``; not measured here.
+    Pitfalls: those of ``autoaugment``.
+    """
+    from torchvision.transforms import v2
+
+    return _each(images, uniform, v2.AutoAugment(v2.AutoAugmentPolicy.IMAGENET))
+
+
 def _each(images: Tensor, uniform: Tensor, transform: Callable[[Tensor], Tensor]) -> Tensor:
     """Apply a transform that draws from the global generator to each image, under that image's own seed."""
     seeds = (uniform[:, 0] * 2**53).long().tolist()
     with torch.random.fork_rng(devices=[]):
         done = []
         for image, seed in zip(images.contiguous(), seeds, strict=True):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)  # not that of a GPU, which nothing here draws from
             done.append(transform(image))
     return torch.stack(done)
 

@@ -1,4 +1,4 @@
-"""Batches of tensors in memory: the same for every number of processes, and from any position on."""
+"""Batches of training samples: the same for every number of processes and workers, and from any position on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from classgap.data.augment import Policy
-from classgap.data.dataset import Split
+from classgap.data.items import Items
+from classgap.data.samples import Split
+from classgap.data.workers import in_order
 from classgap.samplers import EpochSampler, RepeatSampler
 
 Mix = Callable[[Tensor, Tensor, np.random.Generator], tuple[Tensor, Tensor]]
@@ -55,7 +57,7 @@ def shuffled(count: int, seed: int) -> EpochSampler:
 
 
 class Normalise:
-    """uint8 images to standardised floats in the wanted memory layout; vectors pass unchanged."""
+    """uint8 images to standardised floats in the wanted memory layout; floats pass with their values unchanged."""
 
     def __init__(self, mean: tuple[float, ...], std: tuple[float, ...], *, channels_last: bool = False) -> None:
         self.shift = 255 * torch.tensor(mean).view(-1, 1, 1)
@@ -67,6 +69,8 @@ class Normalise:
         if x.dim() != 4:
             return x
         floats = x.to(torch.float32, memory_format=self.layout)
+        if x.is_floating_point():
+            return floats
         return floats.sub_(self.shift.to(x.device)).div_(self.scale.to(x.device))
 
 
@@ -113,23 +117,32 @@ class Batches:
         full, tail = divmod(samples, self.batch)
         return full + (tail >= 2 * self.world)
 
+    @property
+    def augmented(self) -> bool:
+        """Whether a sample looks different each time."""
+        return bool(self.policies) or getattr(self.split.x, "random", False)
+
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch, from step ``start`` on."""
         order = self.order(epoch)
-        for step in range(start, self._count(len(order))):
-            index = order[step * self.batch : (step + 1) * self.batch]
-            yield self._make(index, mixed_seed(self.seed, epoch, step, 1))
+        draws = _Draws(self.split.x, order, self.batch, self.policies, self.views, self._made, self.seed, epoch)
+        steps = range(start, self._count(len(order)))
+        for step, views in zip(steps, in_order(draws, steps, self.split.workers), strict=True):
+            yield self._finish(draws.index(step), views, draws.seed_of(step))
 
-    def _make(self, index: Tensor, seed: int) -> Batch:
-        generator = torch.Generator().manual_seed(seed)
-        uniform = torch.rand(self.views, len(index), len(self.policies), 2, generator=generator, dtype=torch.float64)
-        share = slice(
-            math.ceil(len(index) * self.rank / self.world), math.ceil(len(index) * (self.rank + 1) / self.world)
-        )
-        # Partners in a mixture may belong to another process: the whole batch is made, and this process keeps its part.
-        made = slice(None) if self.mix else share
-        rows = index[made].to(self.split.x.device)
-        views = [(self._augmented(rows, uniform[view, made]), self.split.y[rows]) for view in range(self.views)]
+    @property
+    def _made(self) -> tuple[int, int]:
+        """Process and number of processes for which samples are made here.
+
+        Partners in a mixture may belong to another process, so then the whole batch is made and cut afterwards.
+        """
+        return (0, 1) if self.mix else (self.rank, self.world)
+
+    def _finish(self, index: Tensor, pixels: list[Tensor], seed: int) -> Batch:
+        device = self.split.y.device
+        made, share = share_of(len(index), *self._made), share_of(len(index), self.rank, self.world)
+        rows = index[made].to(device)
+        views = [(self.normalise(x.to(device)), self.split.y[rows]) for x in pixels]
         if self.mix:
             rng = np.random.default_rng(mixed_seed(seed, 3))
             mixed = [self.mix(x, y, rng) for x, y in views]
@@ -139,8 +152,53 @@ class Batches:
         x, y = (torch.cat(parts) for parts in zip(*views, strict=True))
         return Batch(x, y, rows.repeat(self.views), self.views * len(index), self.views)
 
-    def _augmented(self, rows: Tensor, uniform: Tensor) -> Tensor:
-        x = self.split.x[rows]
+
+def share_of(count: int, rank: int, world: int) -> slice:
+    """What process ``rank`` of ``world`` has of a batch of ``count`` samples."""
+    return slice(math.ceil(count * rank / world), math.ceil(count * (rank + 1) / world))
+
+
+@dataclass(frozen=True, eq=False)
+class _Draws:
+    """The augmented samples of a step: what worker processes make, a function of the seed, the epoch and the step."""
+
+    x: Tensor | Items
+    order: Tensor
+    batch: int
+    policies: tuple[Policy, ...]
+    views: int
+    made: tuple[int, int]
+    seed: int
+    epoch: int
+
+    def index(self, step: int) -> Tensor:
+        """Samples of the whole batch."""
+        return self.order[step * self.batch : (step + 1) * self.batch]
+
+    def seed_of(self, step: int) -> int:
+        return mixed_seed(self.seed, self.epoch, step, 1)
+
+    def __call__(self, step: int) -> list[Tensor]:
+        """Each view of the samples that are made here."""
+        index = self.index(step)
+        generator = torch.Generator().manual_seed(self.seed_of(step))
+        shape = self.views, len(index)
+        uniform = torch.rand(*shape, len(self.policies), 2, generator=generator, dtype=torch.float64)
+        seeds = None
+        if not isinstance(self.x, Tensor) and self.x.random:
+            seeds = torch.randint(2**63 - 1, shape, generator=generator)
+        made = share_of(len(index), *self.made)
+        rows = index[made]
+        return [
+            self._view(rows, uniform[view, made], None if seeds is None else seeds[view, made])
+            for view in range(self.views)
+        ]
+
+    def _view(self, rows: Tensor, uniform: Tensor, seeds: Tensor | None) -> Tensor:
+        if isinstance(self.x, Tensor):
+            x = self.x[rows.to(self.x.device)]
+        else:
+            x = self.x.batch(rows.tolist(), None if seeds is None else seeds.tolist())
         for position, policy in enumerate(self.policies):
             x = policy(x, uniform[:, position])
-        return self.normalise(x)
+        return x

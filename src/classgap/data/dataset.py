@@ -4,29 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from classgap.checks import InputError, number
-from classgap.data.sources import Array, Source, load_source
+from classgap.checks import InputError, number, whole
+from classgap.data.items import Array, FileOptions, Source
+from classgap.data.python_sets import dataset_source
+from classgap.data.samples import MEMORY_MB, Split, open_splits, resized
+from classgap.data.sources import load_source
 from classgap.data.splits import Profile, choose, hold_out, profile_counts, split_hash
-
-
-@dataclass(frozen=True, eq=False)
-class Split:
-    """Samples (uint8 images or float vectors) and labels, in memory."""
-
-    x: Tensor
-    y: Tensor
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-    def to(self, device: torch.device) -> Split:
-        """The split on that device; it is small enough to be there as a whole."""
-        return Split(self.x.to(device), self.y.to(device))
+from classgap.data.workers import default_workers
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +25,9 @@ class TrainingData:
 
     Attributes:
         val: ``None`` where no validation fraction was asked for.
-        augment: Names of the augmentations to use.
+        augment: Names of the augmentations to apply to batches.
         split_hash: Changes when any member of any set changes; two runs are comparable when it agrees.
+        notes: What the user should know about the data.
     """
 
     name: str
@@ -48,6 +39,7 @@ class TrainingData:
     std: tuple[float, ...]
     augment: tuple[str, ...]
     split_hash: str
+    notes: tuple[str, ...] = ()
 
     @property
     def num_classes(self) -> int:
@@ -63,9 +55,20 @@ class TrainingData:
         """Training samples of each class."""
         return torch.bincount(self.train.y, minlength=self.num_classes)
 
+    def about(self) -> dict[str, Any]:
+        """What is needed to use a network that was trained on these data; ready for JSON."""
+        return {
+            "name": self.name,
+            "class_names": list(self.class_names),
+            "train_counts": self.class_counts.tolist(),
+            "in_shape": list(self.in_shape),
+            "mean": list(self.mean),
+            "std": list(self.std),
+        }
+
 
 def load_data(
-    name: str,
+    name: str | tuple[Any, Any],
     *,
     per_class: int | None = None,
     profile: Profile = "balanced",
@@ -73,42 +76,67 @@ def load_data(
     val_fraction: float = 0.1,
     augment: Sequence[str] | None = None,
     seed: int = 0,
+    size: int | None = None,
+    resize: int | None = None,
+    root: str | None = None,
+    test_fraction: float = 0.2,
+    skip_corrupt: bool = False,
+    workers: int | None = None,
+    memory: int = MEMORY_MB,
 ) -> TrainingData:
     """The sets of a run.
 
-    The validation split is taken first, with the same share of every class; the rest is reduced to ``per_class`` samples per
+    The validation split is taken first, the same share of every class; what remains is thinned to ``per_class`` samples per
     class or to a long-tail profile. ``val_fraction=0`` gives the published long-tail totals.
 
     Args:
-        name: See :func:`~classgap.data.load_source`.
+        name: See :func:`~classgap.data.load_source`; or a pair of torch data sets, for training and for testing.
         per_class: Training samples per class (of the largest class, under a profile); all of them by default.
         profile: ``"balanced"`` keeps the source's distribution.
         imbalance: Largest over smallest class under a profile.
-        augment: Names of augmentations, in order; by default the usual ones of the source.
-        seed: Random seed of the splits; independent of the seed of the training, so that runs with other seeds use the same data.
+        val_fraction: Share of the training samples held out for validation, unless the source has a validation part.
+        augment: Names of policies, in order; by default the customary ones of the source.
+        seed: Of the splits; independent of the training seed, so that seeds share their data.
+        size: Side of the square images that the network gets. Their shorter side becomes ``resize`` pixels long (``size`` by
+            default), then the centre is cut out. Without it images must all have one size, and keep it.
+        root: Folder that the paths in a table or list file are relative to; by default the folder of that file.
+        test_fraction: Share of every class that becomes the test set, where a folder or table has none.
+        skip_corrupt: Leave out image files that cannot be decoded, after trying all of them; otherwise the first one is an error.
+        workers: Processes that decode image files; by default one per processor core, at most 8. Results do not depend on it.
+        memory: Megabytes that the decoded image files may take in memory. A larger set is decoded during training, and so is
+            the training part under the augmentation ``resized_crop``, which needs the whole files. Results do not change.
     Example:
         >>> data = load_data("digits", per_class=20)
         >>> len(data.train), len(data.val), len(data.test), data.split_hash
         (200, 79, 1000, '4f7a620f2c40')
     """
-    source = load_source(name)
+    processes = default_workers() if workers is None else whole("workers", workers, low=0)
+    options = FileOptions(size, resize, root, test_fraction, skip_corrupt, processes)
+    if isinstance(name, str):
+        source = resized(load_source(name, files=options), options)
+    else:
+        source, processes = dataset_source(*_pair(name)), workers or 0
     augment = source.augment if augment is None else tuple(augment)
     if augment and not source.is_images:
         raise InputError(
-            f"data.augment={','.join(augment)} needs images, but {name} holds vectors; set data.augment=none"
+            f"data.augment={','.join(augment)} needs images, but {source.name} holds vectors; set data.augment=none"
         )
-    rest, held = hold_out(source.y_train, len(source.class_names), val_fraction, seed)
+    has_val = source.y_val is not None
+    rest, held = hold_out(source.y_train, len(source.class_names), 0.0 if has_val else val_fraction, seed)
     kept = _thin(source, rest, per_class, profile, imbalance, seed)
+    splits = open_splits(source, kept, held, workers=processes, memory=memory, crops="resized_crop" in augment)
+    members = [array for array in (source.y_val, source.members) if array is not None]
     return TrainingData(
-        name=name,
-        train=_split(source.x_train[kept], source.y_train[kept]),
-        val=_split(source.x_train[held], source.y_train[held]) if len(held) else None,
-        test=_split(source.x_test, source.y_test),
+        name=source.name,
+        train=splits["train"],
+        val=splits.get("val"),
+        test=splits["test"],
         class_names=source.class_names,
         mean=source.mean,
         std=source.std,
-        augment=augment,
-        split_hash=split_hash(kept, held, source.y_train, source.y_test),
+        augment=_on_batches(augment, splits["train"]),
+        split_hash=split_hash(kept, held, source.y_train, source.y_test, *members),
+        notes=source.notes,
     )
 
 
@@ -123,5 +151,16 @@ def _thin(source: Source, pool: Array, per_class: int | None, profile: Profile, 
     return choose(source.y_train, pool, counts, seed)
 
 
-def _split(x: Array, y: Array) -> Split:
-    return Split(torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(y))
+def _pair(sets: tuple[Any, Any]) -> tuple[Any, Any]:
+    if not isinstance(sets, tuple) or len(sets) != 2:
+        raise InputError("data must be a name, a path, or a pair (training set, test set) of torch data sets")
+    return sets
+
+
+def _on_batches(augment: tuple[str, ...], train: Split) -> tuple[str, ...]:
+    """Augmentations without the one that is done while files are read."""
+    if "resized_crop" not in augment or isinstance(train.x, Tensor):
+        return augment
+    if augment[0] != "resized_crop":
+        raise InputError(f"data.augment={','.join(augment)}: resized_crop works on the files, so it must come first")
+    return augment[1:]

@@ -1,4 +1,4 @@
-"""Data sets by name, read whole into memory: ``digits``, ``fashion_mnist``, ``cifar10``, ``cifar100``, ``npz:PATH``."""
+"""Data sets by name (``digits``, ``fashion_mnist``, ``cifar10``, ``cifar100``) or by the path of a folder, table or archive."""
 
 from __future__ import annotations
 
@@ -8,49 +8,18 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from classgap.checks import InputError, did_you_mean
-
-Array = NDArray[Any]
+from classgap.data.items import Array, FileOptions, Source
+from classgap.data.listing import LISTS, TABLES
+from classgap.data.own import image_source
 
 _CIFAR_PIXELS = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 _DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
 _FASHION = "T-shirt/top,Trouser,Pullover,Dress,Coat,Sandal,Shirt,Sneaker,Bag,Ankle boot"
 _NPZ_ARRAYS = ("x_train", "y_train", "x_test", "y_test")
-
-
-@dataclass(frozen=True, eq=False)
-class Source:
-    """A data set as published: images uint8 (N, C, H, W) or vectors float32 (N, d), labels int64.
-
-    Attributes:
-        mean, std: Channel statistics on the scale [0, 1]; those of the training images unless the data set has usual ones.
-        augment: Usual augmentation, used where the configuration names none.
-    """
-
-    name: str
-    x_train: Array
-    y_train: Array
-    x_test: Array
-    y_test: Array
-    class_names: tuple[str, ...]
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
-    augment: tuple[str, ...] = ()
-
-    @property
-    def in_shape(self) -> tuple[int, ...]:
-        """Shape of one sample."""
-        return tuple(self.x_train.shape[1:])
-
-    @property
-    def is_images(self) -> bool:
-        """Images rather than feature vectors."""
-        return self.x_train.ndim == 4
 
 
 @dataclass(frozen=True)
@@ -68,9 +37,15 @@ def data_root() -> Path:
     return Path(os.environ.get("CLASSGAP_DATA", Path(cache) / "classgap"))
 
 
-def load_source(name: str, *, download: bool = False) -> Source:
+def load_source(name: str, *, download: bool = False, files: FileOptions | None = None) -> Source:
     """The data set called ``name``; only with ``download`` is anything fetched.
 
+    Args:
+        name: A name of ``classgap data list``, or the path of your own data: a folder of images (``PATH/train/CLASS/…`` beside
+            ``PATH/test`` or ``PATH/val``, or ``PATH/CLASS/…``), a ``.csv``, ``.tsv`` or ``.parquet`` table with columns ``path``,
+            ``label`` and optionally ``split``, a ``.txt`` or ``.lst`` file with a path and a label per line, or an ``.npz``
+            archive.
+        files: How images in files are read.
     Example:
         >>> source = load_source("digits")
         >>> source.x_train.shape, source.x_test.shape
@@ -78,10 +53,53 @@ def load_source(name: str, *, download: bool = False) -> Source:
     """
     kind, _, path = name.partition(":")
     if kind == "npz" and path:
-        return _npz(name, _archive(Path(path).expanduser()))
-    if name not in SOURCES:
-        raise InputError(did_you_mean(name, [*SOURCES, "npz:PATH"], what="data set"))
-    return SOURCES[name].load(data_root(), download)
+        return _npz(name, _own_path(path))
+    if kind == "dataset":
+        raise InputError(
+            f"data={name} stands for torch data sets given in Python; pass them: train(…, data=(train, test))"
+        )
+    if name in SOURCES:
+        return SOURCES[name].load(data_root(), download)
+    if not _is_path(name):
+        raise InputError(did_you_mean(name, [*SOURCES, "PATH of a folder, table or .npz file"], what="data set"))
+    place = own_images(name)
+    return _npz(name, _own_path(name)) if place is None else image_source(name, place, files or FileOptions())
+
+
+def own_images(name: str) -> Path | None:
+    """The folder, table or list of images that ``name`` is the path of; ``None`` for a known name and for an archive."""
+    if name in SOURCES or name.startswith(("npz:", "dataset:")) or not _is_path(name):
+        return None
+    place = _own_path(name)
+    if place.is_file() and place.suffix.lower() == ".npz":
+        return None
+    if place.is_file() and place.suffix.lower() not in (*TABLES, *LISTS):
+        raise InputError(
+            f"data={name} must be a folder of images, a {', '.join(TABLES)} table, a {', '.join(LISTS)} list of images or an "
+            ".npz archive; this file is none of them"
+        )
+    return place
+
+
+def _is_path(name: str) -> bool:
+    known = Path(name).suffix.lower() in (".npz", *TABLES, *LISTS)
+    return known or "/" in name or os.sep in name or any(place.exists() for place in _places(name))
+
+
+def _places(name: str) -> tuple[Path, Path]:
+    """A relative path is looked for in the current folder, then among the data sets."""
+    path = Path(name).expanduser()
+    return path, data_root() / path
+
+
+def _own_path(name: str) -> Path:
+    found = next((place for place in _places(name) if place.exists()), None)
+    if found is None:
+        raise InputError(
+            f"there is no file or folder {name}; a relative path is looked for in {Path.cwd()} and in {data_root()}, which "
+            "CLASSGAP_DATA changes"
+        )
+    return found
 
 
 def _digits(root: Path, download: bool) -> Source:
@@ -157,17 +175,6 @@ def _cifar(classes: int) -> Callable[[Path, bool], Source]:
         return _images(f"cifar{classes}", x_train, labels[0], x_test, labels[1], names, _CIFAR_PIXELS, ("crop", "flip"))
 
     return load
-
-
-def _archive(path: Path) -> Path:
-    """A relative path is looked for in the current folder, then among the data sets."""
-    found = next((place for place in (path, data_root() / path) if place.is_file()), None)
-    if found is None:
-        raise InputError(
-            f"there is no file {path}; a relative path is looked for in {Path.cwd()} and in {data_root()}, "
-            "which CLASSGAP_DATA changes"
-        )
-    return found
 
 
 def _npz(name: str, path: Path) -> Source:

@@ -18,13 +18,17 @@ from classgap.training.config import (
 if TYPE_CHECKING:
     from classgap.training.loop import Trainer, TrainProgress
     from classgap.training.outputs import SplitOutputs
+    from classgap.training.predictor import Predictor, load_run, predict
     from classgap.training.run import TrainResult, train
 
 _LAZY = {
     "SplitOutputs": "classgap.training.outputs",
+    "Predictor": "classgap.training.predictor",
     "TrainProgress": "classgap.training.loop",
     "TrainResult": "classgap.training.run",
     "Trainer": "classgap.training.loop",
+    "load_run": "classgap.training.predictor",
+    "predict": "classgap.training.predictor",
     "train": "classgap.training.run",
 }
 __all__ = [
@@ -33,12 +37,15 @@ __all__ = [
     "ModelConfig",
     "OptimConfig",
     "PartConfig",
+    "Predictor",
     "ScheduleConfig",
     "SplitOutputs",
     "TrainConfig",
     "TrainProgress",
     "TrainResult",
     "Trainer",
+    "load_run",
+    "predict",
     "train",
 ]
 

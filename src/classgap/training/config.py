@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from classgap.checks import InputError, did_you_mean, number, one_of
+from classgap.checks import InputError, did_you_mean, fraction, number, one_of, whole
 
 Precision = Literal["32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true"]
 
@@ -28,6 +28,11 @@ class DataConfig:
     val_fraction: float = 0.1
     augment: tuple[str, ...] | None = None
     seed: int = 0
+    size: int | None = None
+    resize: int | None = None
+    root: str | None = None
+    test_fraction: float = 0.2
+    skip_corrupt: bool = False
 
 
 @dataclass(frozen=True)
@@ -158,6 +163,10 @@ class TrainConfig:
             number("model.head_scale (if it is not learned)", self.model.head_scale, low=0, open_low=True)
         number("data.val_fraction", self.data.val_fraction, low=0, high=0.9)
         number("data.imbalance", self.data.imbalance, low=1)
+        fraction("data.test_fraction", self.data.test_fraction)
+        for name in ("size", "resize"):
+            if (pixels := getattr(self.data, name)) is not None:
+                whole(f"data.{name}", pixels, low=1)
         if self.schedule.name == "step" and not self.schedule.milestones:
             raise InputError("schedule.name=step needs schedule.milestones, the epochs to cut at, e.g. 60,80")
         if self.schedule.warmup >= self.epochs:
@@ -182,6 +191,10 @@ class TrainConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON; parts that the run does not have are left out."""
         tree = _tree(self)
+        usual = _tree(TrainConfig())["data"]
+        for name in _OF_FILES:
+            if tree["data"][name] == usual[name]:
+                del tree["data"][name]
         if not self.model.head_params:
             del tree["model"]["head_params"]
         if tree["model"]["head_scale"] is None:
@@ -204,7 +217,7 @@ class TrainConfig:
     def slug(self) -> str:
         """A folder name that says what the run is and differs when any setting does."""
         digest = hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:6]
-        data = self.data.name.rpartition("/")[2].removesuffix(".npz").replace(":", "_")
+        data = self.data.name.rstrip("/").rpartition("/")[2].removesuffix(".npz").replace(":", "_")
         model = self.model.name.replace(":", "_")
         parts = [p.name for p in (self.stage, self.wrapper, self.sampler, self.mix) if p.name != "none"]
         return "-".join([data, model, self.method.name, *parts, f"seed{self.seed}", digest])
@@ -221,6 +234,7 @@ def read_run(folder: Path) -> TrainConfig | None:
         raise InputError(f"{path} cannot be read ({error}); restore it or choose another folder") from error
 
 
+_OF_FILES = ("size", "resize", "root", "test_fraction", "skip_corrupt")  # written where they differ from the defaults
 _PARTS = ("sampler", "mix", "wrapper", "stage", "teacher")
 
 

@@ -24,6 +24,7 @@ def write_run(trainer: Trainer, config: TrainConfig | None = None) -> None:
         "config": (config or trainer.config).to_dict(),
         "chosen": trainer.chosen,
         "split_hash": trainer.data.split_hash,
+        "data": trainer.data.about(),
         "versions": {"classgap": classgap.__version__, "torch": torch.__version__, "python": platform.python_version()},
     }
     temporary = folder / "run.json.tmp"

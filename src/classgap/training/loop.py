@@ -18,13 +18,13 @@ from torch import Tensor, nn
 import classgap
 from classgap.checks import InputError
 from classgap.data import Batch, Batches, Normalise, Split, TrainingData, mixed_seed, policies
-from classgap.heads import CosineHead, FeatureTap, cosine_heads, learned_scales
+from classgap.heads import FeatureTap, cosine_heads, learned_scales
 from classgap.losses import LossBatch
 from classgap.training.build import build_mix, build_network, build_optimizer, build_order
 from classgap.training.checkpoint import read_checkpoint, restore_rng, rng_state, save_checkpoint
 from classgap.training.config import TrainConfig
 from classgap.training.epoch import EpochMeter, accuracy_by_class, add_groups, append_log, cut_log
-from classgap.training.outputs import SplitOutputs, forward_all
+from classgap.training.outputs import SplitOutputs, forward_all, last_layer, scores_and_features
 from classgap.training.schedule import rate_factor
 
 Array = NDArray[np.float32]
@@ -86,7 +86,7 @@ class Trainer:
         fabric.seed_everything(config.seed, verbose=False)
         network = build_network(config, data, teacher=teacher)
         self.head, self.experts = network.head, network.experts
-        self.chosen, self._notes = network.chosen, network.notes
+        self.chosen, self._notes = network.chosen, [*data.notes, *network.notes]
         _freeze_rest(network.model, trains)
         optimizer = build_optimizer(config.optim, config.wrapper, network.model, network.criterion)
         self.model, self.optimizer = fabric.setup(network.model, optimizer)
@@ -164,7 +164,7 @@ class Trainer:
             self._report(note="head: cosine, with a learned scale (model.head_scale)")
         for note in self._notes:
             self._report(note=note)
-        if self.batches.views > 1 and not self.batches.policies:
+        if self.batches.views > 1 and not self.batches.augmented:
             self._report(note=f"without augmentation all views that {name} compares are equal; see data.augment")
 
     def _end_epoch(self, record: dict[str, Any], started: float) -> None:
@@ -243,23 +243,12 @@ class Trainer:
 
     def _scored(self, logits: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
         """Scores, and features as the head sees them."""
-        scores = self.criterion.scores(logits, features)
-        if self.head == "cosine" and "encoder_features" in self.criterion.needs:
-            features = nn.functional.normalize(features, dim=-1)
-        return scores, features.flatten(1)
+        return scores_and_features(self.criterion, self.head, logits, features)
 
     def last_layer(self) -> tuple[Array | None, Array | None]:
-        """Weight and bias of the layer behind the scores, where there is one.
-
-        A causal head has none: its scores are no linear function of the features.
-        """
-        if self.experts or self.head == "causal":
-            return None, None
-        head: Any = self.model.head
-        if isinstance(head, CosineHead):  # on unit vectors, which is what predictions have as features, it is linear
-            return _array(head.as_linear() * self.criterion.cosine_scale), None
-        bias = getattr(head, "bias", None)
-        return _array(head.weight), None if bias is None else _array(bias)
+        """Weight and bias of the layer behind the scores, where there is one; see the function of this name."""
+        weight, bias = last_layer(self.model, self.head, self.experts, self.criterion.cosine_scale)
+        return None if weight is None else _array(weight), None if bias is None else _array(bias)
 
     def weights(self) -> dict[str, Tensor]:
         """What the file of the trained model holds."""
@@ -277,6 +266,7 @@ class Trainer:
             bias=bias,
             class_names=self.data.class_names,
             train_counts=self.data.class_counts.numpy(),
+            ids=split.ids,
         )
 
     # --- state ------------------------------------------------------------------------------------------------------

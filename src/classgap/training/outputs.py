@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from torch import Tensor, nn
 
 from classgap.batchstats import gather_rows
 from classgap.data import Normalise, Split
+from classgap.heads import CosineHead
 from classgap.predictions import Predictions
 
 
@@ -27,6 +30,7 @@ class SplitOutputs:
         weight, bias: That layer: ``features @ weight.T + bias`` are the scores of a linear and of a cosine head. ``bias`` is
             ``None`` for a cosine head, both for a causal head and for several networks.
         margin_norms: Norms of that layer's rows before MARC calibrated its margins, (K,); ``None`` otherwise.
+        ids: What tells the samples apart, e.g. names of files; ``None`` for arrays.
     """
 
     y_true: NDArray[np.int64]
@@ -37,6 +41,7 @@ class SplitOutputs:
     class_names: tuple[str, ...]
     train_counts: NDArray[np.int64]
     margin_norms: NDArray[np.float32] | None = None
+    ids: Sequence[str] | None = None
 
     @property
     def y_pred(self) -> NDArray[np.int64]:
@@ -55,6 +60,31 @@ class SplitOutputs:
             margin_norms=self.margin_norms,
             class_names=self.class_names,
             train_counts=self.train_counts,
+            ids=None if self.ids is None else np.array(self.ids),
+        )
+
+    def write(self, path: Path) -> None:
+        """Write a file that audit, compare and fix read, in the format its ending says; a table has labels and logits only."""
+        temporary = path.with_name(f".{path.stem}.tmp{path.suffix}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            if path.suffix.lower() == ".npz":
+                self.save(temporary)
+            else:
+                frame = self._table()
+                (frame.write_csv if path.suffix.lower() == ".csv" else frame.write_parquet)(temporary)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _table(self) -> Any:
+        import polars as pl
+
+        names = np.array(self.class_names)
+        ids = {} if self.ids is None else {"id": list(self.ids)}
+        labels = {"y_true": names[self.y_true], "y_pred": names[self.y_pred]}
+        return pl.DataFrame(
+            {**ids, **labels, **{f"logit_{name}": self.scores[:, k] for k, name in enumerate(self.class_names)}}
         )
 
     def save(self, path: Path) -> None:
@@ -69,12 +99,42 @@ class SplitOutputs:
         }
         layer = {"weight": self.weight, "bias": self.bias, "margin_norms": self.margin_norms}
         arrays |= {name: array for name, array in layer.items() if array is not None}
+        if self.ids is not None:
+            arrays["ids"] = np.array(self.ids)
         np.savez_compressed(path, **arrays)
+
+
+def scores_and_features(criterion: Any, head: str, logits: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores classes are ranked by, and features as the head sees them; those of several networks side by side."""
+    scores = criterion.scores(logits, features)
+    if head == "cosine" and "encoder_features" in criterion.needs:
+        features = nn.functional.normalize(features, dim=-1)
+    return scores, features.flatten(1)
+
+
+def last_layer(model: Any, head: str, experts: int, cosine_scale: float) -> tuple[Tensor | None, Tensor | None]:
+    """Weight and bias of the layer behind the scores, where there is one.
+
+    A causal head has none: its scores are no linear function of the features.
+    """
+    if experts or head == "causal":
+        return None, None
+    if isinstance(model.head, CosineHead):  # on unit vectors, which is what predictions have as features, it is linear
+        return model.head.as_linear() * cosine_scale, None
+    return model.head.weight, getattr(model.head, "bias", None)
+
+
+def chunk_size(shape: Sequence[int]) -> int:
+    """Samples of this shape for one forward pass."""
+    return max(1, min(500, _NUMBERS_AT_ONCE // max(1, math.prod(shape))))
+
+
+_NUMBERS_AT_ONCE = 8_000_000  # inputs of one forward pass: 53 images of 224 × 224, all 500 of a batch of small ones
 
 
 @torch.no_grad()
 def forward_all(
-    fabric: Fabric, model: nn.Module, split: Split, normalise: Normalise, *, batch: int = 500
+    fabric: Fabric, model: nn.Module, split: Split, normalise: Normalise, *, batch: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """Logits and features of every sample in evaluation mode, in order, on every process; leaves the mode as it was."""
     was_training = model.training
@@ -83,7 +143,8 @@ def forward_all(
         # Every process gets equally many samples, since their collectives must match; surplus rows are cut off again.
         share = -(-len(split) // fabric.world_size)
         mine = torch.arange(fabric.global_rank * share, (fabric.global_rank + 1) * share) % len(split)
-        parts = [model(normalise(split.x[rows.to(split.x.device)])) for rows in torch.split(mine, batch)]
+        chunks = torch.split(mine, batch or chunk_size(split.x.shape[1:]))
+        parts = [model(normalise(x)) for x in split.read(chunks)]
     finally:
         model.train(was_training)
     logits, features = (torch.cat(part).float() for part in zip(*parts, strict=True))

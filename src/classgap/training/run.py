@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +11,8 @@ from typing import Any
 from lightning_fabric import Fabric
 
 from classgap.checks import InputError
-from classgap.data import load_data
-from classgap.training.config import TrainConfig, read_run
+from classgap.data import MEMORY_MB, TrainingData, default_workers, load_data
+from classgap.training.config import DataConfig, TrainConfig, read_run
 from classgap.training.epoch import read_log
 from classgap.training.folder import write_results, write_run
 from classgap.training.loop import Trainer, Watcher
@@ -50,6 +51,9 @@ def train(
     devices: str = "1",
     accelerator: str = "auto",
     strategy: str = "auto",
+    workers: int | None = None,
+    memory: int = MEMORY_MB,
+    data: tuple[Any, Any] | None = None,
     watch: Watcher | None = None,
 ) -> TrainResult:
     """Train, evaluate once on the test set, and write everything to ``folder``.
@@ -61,13 +65,28 @@ def train(
         resume: Continue a run that was interrupted; the result is bit for bit that of an uninterrupted run. Starts from the
             beginning where there is nothing to continue.
         devices: How many, ``"auto"`` for all; as Lightning Fabric understands it, like ``accelerator`` and ``strategy``.
+        workers: Processes that decode image files, for each device; by default one per processor core, at most 8. Results do not
+            depend on it.
+        memory: Megabytes that decoded image files may take in memory; larger sets are decoded during training.
+        data: Two torch data sets, for training and for testing, in place of what ``config.data.name`` names.
         watch: Called with a :class:`~classgap.training.TrainProgress` after every step and epoch.
     """
     made = load_recipe(config) if isinstance(config, (str, Path)) else config or TrainConfig()
     made = made.override(settings)
     place = Path("runs") / made.slug if folder is None else Path(folder)
+    if data is not None:
+        made = dataclasses.replace(made, data=dataclasses.replace(made.data, name=f"dataset:{type(data[0]).__name__}"))
     trainer = start(
-        made, place, resume=resume, devices=devices, accelerator=accelerator, strategy=strategy, watch=watch
+        made,
+        place,
+        resume=resume,
+        devices=devices,
+        accelerator=accelerator,
+        strategy=strategy,
+        workers=workers,
+        memory=memory,
+        data=data,
+        watch=watch,
     )
     trainer.run()
     test, val = write_results(trainer)
@@ -82,6 +101,9 @@ def start(
     devices: str = "1",
     accelerator: str = "auto",
     strategy: str = "auto",
+    workers: int | None = None,
+    memory: int = MEMORY_MB,
+    data: tuple[Any, Any] | None = None,
     watch: Watcher | None = None,
 ) -> Trainer:
     """A run that is ready to train or to be resumed: the first half of :func:`train`, with the same arguments."""
@@ -89,25 +111,31 @@ def start(
     if fabric.device.type == "cpu":
         require_precision(config.precision)
     fabric.launch()
-    data = load_data(
-        config.data.name,
-        per_class=config.data.per_class,
-        profile=config.data.profile,
-        imbalance=config.data.imbalance,
-        val_fraction=config.data.val_fraction,
-        augment=config.data.augment,
-        seed=config.data.seed,
-    )
+    if workers is None and data is None:
+        workers = default_workers(fabric.world_size)
+    sets = open_data(config.data, data, workers=workers, memory=memory)
     # Only the first process checks the folder, since it also changes it; the others get the result.
     problem = _problem_with(folder, config, resume) if fabric.is_global_zero else None
     if problem := fabric.broadcast(problem):
         raise InputError(problem)
-    trainer = open_run(config, data, fabric, folder, watch)
+    trainer = open_run(config, sets, fabric, folder, watch)
     if resume:
         trainer.resume()
     if fabric.is_global_zero:
         write_run(trainer, config)
     return trainer
+
+
+def open_data(
+    config: DataConfig,
+    data: tuple[Any, Any] | None = None,
+    *,
+    workers: int | None = None,
+    memory: int = MEMORY_MB,
+) -> TrainingData:
+    """The sets that a configuration names, or the torch data sets ``data`` under its settings."""
+    settings = {field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.name != "name"}
+    return load_data(config.name if data is None else data, **settings, workers=workers, memory=memory)
 
 
 def _fabric(config: TrainConfig, devices: str, accelerator: str, strategy: str) -> Fabric:

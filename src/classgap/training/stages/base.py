@@ -58,12 +58,16 @@ def open_run(
     config: TrainConfig, data: TrainingData, fabric: Fabric, folder: Path, watch: Watcher | None = None
 ) -> Trainer:
     """The trainer of a run; when it starts to train, the runs it needs are trained first, or resumed."""
+    return _open(stages_of(config), data, fabric, folder, watch)
+
+
+def stages_of(config: TrainConfig) -> tuple[Stage, ...]:
+    """The runs that a configuration consists of; the last one is the run itself."""
     plain = dataclasses.replace(config, stage=PartConfig())
-    stages: tuple[Stage, ...] = (Stage("", plain),)
-    if config.stage.name != "none":
-        method: MultiStage = registry.get("stage", config.stage.name).build(**config.stage.params)
-        stages = method.stages(plain)
-    return _open(stages, data, fabric, folder, watch)
+    if config.stage.name == "none":
+        return (Stage("", plain),)
+    method: MultiStage = registry.get("stage", config.stage.name).build(**config.stage.params)
+    return method.stages(plain)
 
 
 def plain_run(config: TrainConfig) -> TrainConfig:

@@ -135,7 +135,7 @@ class EstimatorTrainer(CorrectedTrainer):
         batches.views, batches.mix, batches.order = 1, None, shuffled(count, self.config.seed)
         self.model.eval()
         rows = []
-        for turn in range(passes if batches.policies else 1):
+        for turn in range(passes if batches.augmented else 1):
             for batch in batches.epoch(turn):
                 logits, features = self.model(batch.x)
                 scores, features = self._scored(logits, features)
@@ -153,8 +153,7 @@ class RefitTrainer(CorrectedTrainer):
 
     def __init__(self, config: TrainConfig, data: TrainingData, *args: Any, **kwargs: Any) -> None:
         held_out = _validation(data)
-        every = Split(torch.cat([data.train.x, held_out.x]), torch.cat([data.train.y, held_out.y]))
-        together = dataclasses.replace(data, train=every, val=None)
+        together = dataclasses.replace(data, train=data.train.joined(held_out), val=None)
         _require_same_prior(data, together)
         super().__init__(config, together, *args, **kwargs)
 

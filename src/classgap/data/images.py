@@ -1,0 +1,235 @@
+"""Images in files: read when they are needed, resized and cropped as torchvision does it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from classgap.checks import InputError
+from classgap.data.workers import in_order
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+IMAGENET_PIXELS = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+_CHUNK = 64  # images that a worker decodes at once while a whole set is read
+_PROBED = 64  # images whose headers are looked at for a common size
+_SHOWN = 5
+
+
+class Names:
+    """Many file names in two arrays: worker processes share this memory, a list of strings would be copied into each of them.
+
+    Example:
+        >>> Names(["a.png", "b/c.png"])[1]
+        'b/c.png'
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        encoded = [os.fsencode(name) for name in names]
+        self.ends = np.cumsum([len(name) for name in encoded], dtype=np.int64)
+        self.text = np.frombuffer(b"".join(encoded), dtype=np.uint8)
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def __getitem__(self, row: int) -> str:
+        start = self.ends[row - 1] if row else 0
+        return os.fsdecode(self.text[start : self.ends[row]].tobytes())
+
+
+@dataclass(frozen=True, eq=False)
+class ImageFiles:
+    """Some images of a folder, decoded to RGB when they are asked for.
+
+    Attributes:
+        root: Folder that the names are relative to.
+        rows: Which of the names belong to this set.
+        size: Height and width of every image this gives.
+        shorter: Length of the shorter side before the centre of ``size`` is cut out; ``None`` if all files must have ``size``.
+        random: Whether training images are random parts of the file (:func:`~classgap.data.augment.resized_crop`).
+    """
+
+    root: str
+    names: Names
+    rows: NDArray[np.int64]
+    size: tuple[int, int]
+    shorter: int | None = None
+    random: bool = False
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As that of an array of all images."""
+        return (len(self), 3, *self.size)
+
+    @property
+    def ids(self) -> list[str]:
+        """Names of the files, relative to the root."""
+        return [self.names[row] for row in self.rows]
+
+    def take(self, rows: Any) -> ImageFiles:
+        """These images, in this order."""
+        return dataclasses.replace(self, rows=self.rows[np.asarray(rows, dtype=np.int64)])
+
+    def randomly(self) -> ImageFiles:
+        """The same images, of which training sees random parts."""
+        return dataclasses.replace(self, random=True)
+
+    def joined(self, other: ImageFiles) -> ImageFiles:
+        """These images and then those of another set of the same files."""
+        return dataclasses.replace(self, rows=np.concatenate([self.rows, other.rows]))
+
+    def batch(self, rows: Sequence[int], seeds: Sequence[int] | None = None) -> Tensor:
+        """Images uint8 (B, 3, H, W); with ``seeds`` a random part of each file, a function of its seed."""
+        paths = [self._path(row) for row in rows]
+        parts = self._random_parts(paths, seeds) if seeds is not None else [self._centre(path) for path in paths]
+        return torch.stack(parts)
+
+    def _path(self, row: int) -> str:
+        return os.path.join(self.root, self.names[self.rows[row]])
+
+    def _centre(self, path: str) -> Tensor:
+        from torchvision.transforms.v2 import functional as F
+
+        image = decode(path)
+        height, width = self.size
+        if self.shorter is None:
+            if image.shape[1:] != self.size:
+                raise InputError(
+                    f"image {path} has {image.shape[2]}×{image.shape[1]} pixels, but the first ones have {width}×{height}; "
+                    "choose a size for all of them, e.g. data.size=224"
+                )
+            return image
+        centre: Tensor = F.center_crop(F.resize(image, [self.shorter], antialias=True), [height, width])
+        return centre
+
+    def _random_parts(self, paths: Sequence[str], seeds: Sequence[int]) -> list[Tensor]:
+        from torchvision.transforms import v2
+
+        transform = v2.RandomResizedCrop(self.size, antialias=True)
+        images = []
+        with torch.random.fork_rng(devices=[]):
+            for path, seed in zip(paths, seeds, strict=True):
+                torch.default_generator.manual_seed(seed)
+                images.append(transform(decode(path)))
+        return images
+
+
+def decode(path: str) -> Tensor:
+    """The image in a file, uint8 (3, H, W) in RGB; a file that is missing or damaged is an error that names it."""
+    from PIL import Image
+    from torchvision.transforms.v2 import functional as F
+
+    try:
+        with Image.open(path) as opened:
+            image: Tensor = F.pil_to_tensor(opened.convert("RGB"))
+            return image
+    except FileNotFoundError as error:
+        raise InputError(f"image {path} is missing; restore it, or take it out of the set") from error
+    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
+        raise InputError(
+            f"image {path} cannot be decoded ({_first_line(error)}): it is damaged, cut off, or not an image. Repair or "
+            "remove it, or set data.skip_corrupt=true to leave such files out"
+        ) from error
+
+
+def open_images(root: str, names: Sequence[str], *, skip_corrupt: bool, workers: int) -> tuple[ImageFiles, list[int]]:
+    """The images of these names, of a size still to be chosen, and the rows of those to be used.
+
+    Args:
+        skip_corrupt: Decode every file once, to leave out those that cannot be.
+    """
+    files = ImageFiles(root, Names(names), np.arange(len(names)), (1, 1))
+    kept = _sound(files, workers) if skip_corrupt else list(range(len(names)))
+    if not kept:
+        raise InputError(f"none of the {len(names)} images of {root} can be decoded")
+    return files.take(kept), kept
+
+
+def with_size(files: ImageFiles, size: int | None, resize: int | None) -> ImageFiles:
+    """The images as squares.
+
+    Args:
+        size: Side of the squares; without it all files must have the same size, and keep it.
+        resize: Length of the shorter side before the centre is cut out; ``size`` by default.
+    """
+    if size is None:
+        if resize is not None:
+            raise InputError(f"data.resize={resize} needs data.size, the side of the centre that is cut out of it")
+        return dataclasses.replace(files, size=_common_size(files))
+    shorter = size if resize is None else resize
+    if shorter < size:
+        raise InputError(f"data.resize={shorter} must not be less than data.size={size}, which is cut out of it")
+    return dataclasses.replace(files, size=(size, size), shorter=shorter)
+
+
+def read_all(files: ImageFiles, workers: int) -> Tensor:
+    """All images in memory, uint8 (N, 3, H, W)."""
+    whole = torch.empty(files.shape, dtype=torch.uint8)
+    starts = range(0, len(files), _CHUNK)
+    for start, images in zip(starts, in_order(_Chunks(files), starts, workers), strict=True):
+        whole[start : start + len(images)] = images
+    return whole
+
+
+@dataclass(frozen=True, eq=False)
+class _Chunks:
+    files: ImageFiles
+
+    def __call__(self, start: int) -> Tensor:
+        return self.files.batch(range(start, min(start + _CHUNK, len(self.files))))
+
+
+@dataclass(frozen=True, eq=False)
+class _Check:
+    files: ImageFiles
+
+    def __call__(self, start: int) -> list[int]:
+        """Rows of this chunk that can be decoded."""
+        return [row for row in range(start, min(start + _CHUNK, len(self.files))) if self._sound(row)]
+
+    def _sound(self, row: int) -> bool:
+        try:
+            decode(self.files._path(row))
+        except InputError:
+            return False
+        return True
+
+
+def _sound(files: ImageFiles, workers: int) -> list[int]:
+    starts = range(0, len(files), _CHUNK)
+    return [row for rows in in_order(_Check(files), starts, workers) for row in rows]
+
+
+def _common_size(files: ImageFiles) -> tuple[int, int]:
+    """Height and width of a few images spread over the set, which must agree."""
+    from PIL import Image
+
+    sizes: dict[tuple[int, int], str] = {}
+    for row in np.unique(np.linspace(0, len(files) - 1, _PROBED).astype(int)):
+        path = files._path(int(row))
+        try:
+            with Image.open(path) as image:
+                sizes.setdefault((image.height, image.width), path)
+        except OSError:
+            decode(path)  # says what is wrong with it
+    if len(sizes) > 1:
+        shown = ", ".join(f"{width}×{height}" for height, width in list(sizes)[:_SHOWN])
+        raise InputError(
+            f"data.size is needed: the images of {Path(files.root)} have different sizes ({shown}); e.g. data.size=224"
+        )
+    return next(iter(sizes))
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n", 1)[0]

@@ -1,0 +1,108 @@
+"""What a data set consists of: samples in memory or to be read, labels, and what is customary for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from classgap.checks import InputError, fraction, whole
+
+Array = NDArray[Any]
+
+
+class Items(Protocol):
+    """Samples that are read when they are needed.
+
+    Attributes:
+        random: Whether :meth:`batch` takes seeds while training.
+        ids: What tells the samples apart.
+    """
+
+    @property
+    def random(self) -> bool: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def ids(self) -> list[str]: ...
+    def __len__(self) -> int: ...
+    def take(self, rows: Any) -> Items:
+        """These samples, in this order."""
+
+    def joined(self, other: Any) -> Items:
+        """These samples and then those of a set of the same kind."""
+
+    def batch(self, rows: Sequence[int], seeds: Sequence[int] | None = None) -> Tensor:
+        """Samples (B, …), a function of the rows and, where they are given, the seeds."""
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """How images in files are read; see :func:`~classgap.data.load_data`."""
+
+    size: int | None = None
+    resize: int | None = None
+    root: str | None = None
+    test_fraction: float = 0.2
+    skip_corrupt: bool = False
+    workers: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("size", "resize"):
+            if (value := getattr(self, name)) is not None:
+                whole(f"data.{name}", value, low=1)
+        fraction("data.test_fraction", self.test_fraction)
+        whole("workers", self.workers, low=0)
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A data set as published: images uint8 (N, C, H, W) or vectors float32 (N, d), labels int64.
+
+    Attributes:
+        mean, std: Channel statistics on the scale [0, 1]; of the training images unless there are customary ones.
+        augment: Customary augmentation, used where the configuration names none.
+        x_val, y_val: A validation set, where the source has its own.
+        members: Changes when the names of the samples do; part of the hash of a split.
+        notes: What the user should know, e.g. which files were left out.
+    """
+
+    name: str
+    x_train: Array | Items
+    y_train: Array
+    x_test: Array | Items
+    y_test: Array
+    class_names: tuple[str, ...]
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    augment: tuple[str, ...] = ()
+    x_val: Array | Items | None = None
+    y_val: Array | None = None
+    members: Array | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def in_shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        return tuple(self.x_train.shape[1:])
+
+    @property
+    def is_images(self) -> bool:
+        """Images rather than feature vectors."""
+        return len(self.x_train.shape) == 4
+
+
+def require_vectors_or_images(what: str, shape: tuple[int, ...]) -> None:
+    """Refuse samples that are neither images (C, H, W) nor vectors (d,)."""
+    if len(shape) not in (1, 3):
+        raise InputError(f"{what} must be images (C, H, W) or vectors (d,), got shape {shape}")
+
+
+def label_indices(labels: Sequence[str], class_names: Sequence[str]) -> Array:
+    """Labels as positions among the class names."""
+    place = {name: k for k, name in enumerate(class_names)}
+    return np.array([place[label] for label in labels], dtype=np.int64)

@@ -1,0 +1,118 @@
+"""Samples with labels that a trained network is to be applied to."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from classgap.checks import InputError, class_indices, one_of
+from classgap.data.images import open_images
+from classgap.data.items import Array, FileOptions, Items
+from classgap.data.listing import only, read_listing
+from classgap.data.python_sets import DatasetItems, as_tensor, dataset_labels
+from classgap.data.samples import Split, resized
+from classgap.data.sources import load_source, own_images
+
+Part = Literal["train", "val", "test", "all"]
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a trained network takes.
+
+    Attributes:
+        files: How image files are read.
+    """
+
+    class_names: tuple[str, ...]
+    in_shape: tuple[int, ...]
+    files: FileOptions
+
+
+def open_samples(data: Any, labels: Any, part: Part | None, expected: Expected) -> tuple[Split, Array | None]:
+    """Samples, and their labels as positions among the expected classes, if there are labels.
+
+    Args:
+        data: A name or path as in ``data.name``, a torch data set, or an array or tensor of samples.
+        labels: Class indices or names of samples that come as an array.
+        part: Which part of a named set, folder or table; by default the test part where there are parts, otherwise all.
+    """
+    if part is not None:
+        one_of("part", part, get_args(Part))
+    x: Tensor | Items
+    y: Array | None
+    names: Sequence[str] | None
+    if isinstance(data, (str, Path)):
+        if labels is not None:
+            raise InputError("labels come with a named data set, folder or file; pass them for arrays only")
+        x, y, names = _named(str(data), part, expected)
+    elif hasattr(data, "__getitem__") and not isinstance(data, (np.ndarray, Tensor, list)):
+        y = dataset_labels("given", data)
+        items = DatasetItems(data, np.arange(len(data)), tuple(as_tensor(data[0][0]).shape))
+        x, names = items, getattr(data, "classes", None)
+    else:
+        x, y, names = torch.as_tensor(data), None if labels is None else np.asarray(labels), None
+        if y is not None and y.dtype.kind in "US":
+            names = sorted(set(y.tolist()))
+            y = np.array([names.index(label) for label in y.tolist()])
+    _require_shape(tuple(x.shape[1:]), expected.in_shape)
+    split = Split(x, torch.zeros(len(x), dtype=torch.long), expected.files.workers)
+    return split, None if y is None else _codes(y, names, expected.class_names, len(x))
+
+
+def _named(name: str, part: Part | None, expected: Expected) -> tuple[Tensor | Items, Array, Sequence[str]]:
+    path = own_images(name)
+    if path is None:
+        source = resized(load_source(name, files=expected.files), expected.files)
+        if part == "all":
+            raise InputError(f"part=all is for folders and tables of images; {name} has the parts train and test")
+        if part == "val":
+            raise InputError(
+                f"{name} has no validation part of its own; the one of a run is in its predictions_val.npz"
+            )
+        x, y = (source.x_train, source.y_train) if part == "train" else (source.x_test, source.y_test)
+        return torch.from_numpy(np.ascontiguousarray(x)), y, source.class_names
+    options = expected.files
+    listing = read_listing(path, options.root)
+    listing = only(listing, part or ("test" if listing.parts else "all"), options.test_fraction)
+    images, kept = open_images(listing.root, listing.names, skip_corrupt=options.skip_corrupt, workers=options.workers)
+    if len(expected.in_shape) != 3:
+        raise InputError(f"the network was trained on vectors of shape {expected.in_shape}, but {name} holds images")
+    _, height, width = expected.in_shape
+    shorter = options.resize or options.size or min(height, width)
+    images = dataclasses.replace(images, size=(height, width), shorter=shorter)
+    names = listing.class_names
+    y = np.array([names.index(listing.labels[row]) for row in kept], dtype=np.int64)
+    return images, y, names
+
+
+def _require_shape(shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:
+    if shape != wanted:
+        raise InputError(
+            f"the network was trained on samples of shape {wanted}, these have {shape}; images are (channels, height, width), "
+            "uint8"
+        )
+
+
+def _codes(y: Array, names: Sequence[str] | None, known: tuple[str, ...], rows: int) -> Array:
+    """Labels as positions among the classes that the network knows: by name, or by number where the data have no names."""
+    numbered = names is None or tuple(names) == tuple(str(k) for k in range(len(names)))
+    if names is None or (numbered and not set(names) <= set(known)):
+        return class_indices("labels", y, len(known), rows=rows)
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        shown = ", ".join(unknown[:_SHOWN]) + (", …" if len(unknown) > _SHOWN else "")
+        raise InputError(
+            f"the network does not know the classes {shown}; it was trained on {', '.join(known[:_SHOWN])}, …"
+        )
+    place = np.array([known.index(name) for name in names], dtype=np.int64)
+    codes: Array = place[class_indices("labels", y, len(place), rows=rows)]
+    return codes

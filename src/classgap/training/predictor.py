@@ -1,0 +1,214 @@
+"""A finished run as a predictor: network with weights, pre-processing and class names."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from classgap import posthoc
+from classgap.checks import InputError
+from classgap.data import Expected, FileOptions, Normalise, Part, Split, TrainingData, default_workers, open_samples
+from classgap.posthoc import PostHocMethod
+from classgap.predictions import Predictions
+from classgap.training.build import Network, build_network
+from classgap.training.checkpoint import read_checkpoint
+from classgap.training.config import TrainConfig, read_run
+from classgap.training.outputs import SplitOutputs, chunk_size, last_layer, scores_and_features
+from classgap.training.stages.base import stages_of
+
+
+class Predictor:
+    """A trained classifier, ready to use; :func:`load_run` makes one.
+
+    Attributes:
+        config: What was trained.
+        model: The network in evaluation mode, ``(logits, features)`` of standardised inputs.
+        class_names: Names in the order of the scores.
+        expected: Classes, shape of a sample, and how image files are read.
+        train_counts: Training samples of each class.
+    """
+
+    def __init__(
+        self, config: TrainConfig, network: Network, data: TrainingData, correction: PostHocMethod | None, device: str
+    ) -> None:
+        self.config, self.device, self._correction = config, torch.device(device), correction
+        self.class_names, self.train_counts = data.class_names, data.class_counts.numpy()
+        files = FileOptions(config.data.size, config.data.resize, None, config.data.test_fraction)
+        self.expected = Expected(data.class_names, data.in_shape, files)
+        self.model: nn.Module = network.model.to(self.device).eval()
+        self._network = network
+        network.criterion.to(self.device).eval()
+        channels_last = config.channels_last and len(data.in_shape) == 3
+        self._normalise = Normalise(data.mean, data.std, channels_last=channels_last)
+
+    def predict(self, data: Any, labels: Any = None, **options: Any) -> Predictions:
+        """Labels, scores and features of samples whose true labels are known, for audit, compare and fix.
+
+        Args:
+            data: The name or path of a data set as in ``data.name`` (a folder may also be ``PATH/CLASS/…`` with some of the
+                classes), a torch data set, or an array or tensor of samples in the shape that the network was trained on.
+            labels: True labels of samples that come as an array: class indices or names.
+            options: Those of :meth:`outputs`.
+        """
+        return self.outputs(data, labels, **options).predictions()
+
+    def scores(self, data: Any, **options: Any) -> NDArray[np.float32]:
+        """Scores (n, K) of samples, whose labels need not be known; see :meth:`outputs`."""
+        split, _ = open_samples(data, None, options.pop("part", None), self._reading(**options))
+        return self._forward(split)[0]
+
+    def outputs(
+        self,
+        data: Any,
+        labels: Any = None,
+        *,
+        part: Part | None = None,
+        root: str | None = None,
+        skip_corrupt: bool = False,
+        workers: int | None = None,
+    ) -> SplitOutputs:
+        """What :meth:`predict` returns, before it is encoded.
+
+        Args:
+            part: ``"train"``, ``"val"``, ``"test"`` or ``"all"``; by default the test part where there are parts, otherwise all.
+            root: Folder that paths in a table or list file are relative to; by default the folder of that file.
+            skip_corrupt: Leave out image files that cannot be decoded.
+            workers: Processes that decode image files; by default one per processor core, at most 8.
+        """
+        reading = self._reading(root=root, skip_corrupt=skip_corrupt, workers=workers)
+        split, y_true = open_samples(data, labels, part, reading)
+        if y_true is None:
+            raise InputError("predict needs true labels: pass labels=, or use scores() for samples without labels")
+        scores, features = self._forward(split)
+        weight, bias = self._last_layer()
+        norms = None if self._correction is None else self._correction.margin_norms
+        return SplitOutputs(
+            y_true=y_true,
+            scores=scores,
+            features=features,
+            weight=weight,
+            bias=bias,
+            class_names=self.class_names,
+            train_counts=self.train_counts,
+            margin_norms=None if norms is None else np.asarray(norms, dtype=np.float32),
+            ids=split.ids,
+        )
+
+    def _reading(self, **options: Any) -> Expected:
+        options["workers"] = default_workers() if options.get("workers") is None else options["workers"]
+        return dataclasses.replace(self.expected, files=dataclasses.replace(self.expected.files, **options))
+
+    def _last_layer(self) -> tuple[NDArray[np.float32] | None, NDArray[np.float32] | None]:
+        network = self._network
+        layer = last_layer(network.model, network.head, network.experts, network.criterion.cosine_scale)
+        weight, bias = (None if t is None else t.detach().float().cpu().numpy() for t in layer)
+        if self._correction is None or _is_in_weights(self._correction, network.head):
+            return weight, bias
+        if not _is_foldable(self._correction):
+            return None, None  # the scores are not those of a linear layer
+        folded = self._correction.fold(weight, bias)
+        return folded[0].astype(np.float32), folded[1].astype(np.float32)
+
+    @torch.no_grad()
+    def _forward(self, split: Split) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        chunks = torch.split(torch.arange(len(split)), chunk_size(self.expected.in_shape))
+        parts = []
+        for x in split.read(chunks):
+            logits, features = self.model(self._normalise(x.to(self.device)))
+            found = scores_and_features(self._network.criterion, self._network.head, logits.float(), features.float())
+            parts.append([tensor.cpu() for tensor in found])
+        scores, features = (torch.cat(tensors).numpy() for tensors in zip(*parts, strict=True))
+        if self._correction is not None and not _is_in_weights(self._correction, self._network.head):
+            scores = np.asarray(self._correction.transform(scores, features=features), dtype=np.float32)
+        return scores, features
+
+
+def load_run(folder: str | Path, *, device: str = "cpu") -> Predictor:
+    """The trained classifier of a finished run, ready to predict.
+
+    Args:
+        folder: Folder of a run of :func:`classgap.train` or ``classgap train``.
+        device: Where it computes, as torch names it.
+    """
+    place = Path(folder)
+    config = read_run(place)
+    if config is None:
+        raise InputError(f"there is no run in {place}: it lacks run.json")
+    if not (place / "model.safetensors").exists():
+        raise InputError(f"the run in {place} is not finished; continue it: classgap train --resume --out {place}")
+    last = stages_of(config)[-1].config
+    data = _data_of(place)
+    plain = dataclasses.replace(last, teacher=None, model=dataclasses.replace(last.model, pretrained=False))
+    network = build_network(plain, data)
+    try:
+        network.model.load_state_dict(load_file(place / "model.safetensors"))
+    except (RuntimeError, SafetensorError, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(
+            f"{place / 'model.safetensors'} cannot be loaded into the network of run.json: {reason}"
+        ) from error
+    _load_criterion(place, network)
+    correction = posthoc.load(place) if (place / "method.json").exists() else None
+    return Predictor(config, network, data, correction, device)
+
+
+def predict(run: str | Path | Predictor, data: Any, labels: Any = None, **options: Any) -> Predictions:
+    """What the classifier of a finished run says about samples: ``load_run(run).predict(data)``; see :class:`Predictor`."""
+    predictor = run if isinstance(run, Predictor) else load_run(run)
+    return predictor.predict(data, labels, **options)
+
+
+def _data_of(folder: Path) -> TrainingData:
+    """What a network is built from: shapes, classes and counts, without any samples."""
+    about = json.loads((folder / "run.json").read_text()).get("data")
+    if about is None:
+        raise InputError(
+            f"{folder / 'run.json'} does not say what the data were like: an earlier version wrote it; train again"
+        )
+    counts = torch.tensor(about["train_counts"])
+    labels = torch.repeat_interleave(torch.arange(len(counts)), counts)
+    nothing = torch.empty((0, *about["in_shape"]), dtype=torch.uint8)
+    return TrainingData(
+        name=about["name"],
+        train=Split(nothing, labels),
+        val=None,
+        test=Split(nothing, labels[:0]),
+        class_names=tuple(about["class_names"]),
+        mean=tuple(about["mean"]),
+        std=tuple(about["std"]),
+        augment=(),
+        split_hash="",
+    )
+
+
+def _load_criterion(folder: Path, network: Network) -> None:
+    """What the loss has learned, for methods that rank classes with it; most have learned nothing."""
+    learned = [name for name, _ in network.criterion.named_parameters()]
+    if not learned:
+        return
+    path = folder / "checkpoint.pt"
+    if not path.exists():
+        raise InputError(
+            f"method {network.criterion.name} learns parameters of its own, which are in {path}; restore this file"
+        )
+    missing = set(network.criterion.load_state_dict(read_checkpoint(path)["criterion"], strict=False).missing_keys)
+    if lost := sorted(missing & set(learned)):
+        raise InputError(f"checkpoint {path} lacks {lost[0]} of method {network.criterion.name}")
+
+
+def _is_in_weights(correction: PostHocMethod, head: str) -> bool:
+    """Whether the saved weights have the correction; see ``CorrectedTrainer.weights``."""
+    return head != "cosine" and _is_foldable(correction)
+
+
+def _is_foldable(correction: PostHocMethod) -> bool:
+    return type(correction)._fold is not PostHocMethod._fold
