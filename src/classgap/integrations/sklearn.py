@@ -1,7 +1,7 @@
 """Scores for scikit-learn: ``GridSearchCV(model, grid, scoring=hard_third)``. No torch.
 
-``hard_third``, ``worst_class`` and ``gap`` are scorers, which take a fitted classifier, ``X`` and ``y``; the functions whose names
-end in ``_score`` take true and predicted labels. Post-hoc corrections for pipelines and searches are
+``hard_third``, ``worst_class`` and ``gap`` are scorers, which take a fitted classifier, ``X`` and ``y``. The functions whose
+names end in ``_score`` take true and predicted labels. Post-hoc corrections for pipelines and searches are
 :class:`classgap.posthoc.PostHocClassifier`.
 """
 
