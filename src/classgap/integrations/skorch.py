@@ -40,7 +40,7 @@ class ClassLossNet(NeuralNetClassifier):
     def initialize_module(self) -> ClassLossNet:
         """Build the module, with a tap around it where the loss needs features."""
         super().initialize_module()
-        needs = getattr(getattr(self.criterion, "method", None), "needs", frozenset())
+        needs: frozenset[str] = getattr(getattr(self.criterion, "method", None), "needs", frozenset())
         if "features" in needs and not isinstance(self.module_, FeatureTap):
             self.module_ = FeatureTap(self.module_, self.layer, unit="encoder_features" not in needs)
         return self
