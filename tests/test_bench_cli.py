@@ -87,7 +87,7 @@ def test_interrupting_leaves_no_process_and_loses_nothing(tmp_path: Path, how: s
         run.send_signal(how)
         _, errors = run.communicate(timeout=SECONDS)
     assert run.returncode == 130, errors
-    assert "the same command goes on" in errors
+    assert "the same command continues" in errors
     assert "Traceback" not in errors
     (folder,) = (tmp_path / "runs/bench/mine/jobs").iterdir()
     config = TrainConfig.from_dict(json.loads((folder / "run.json").read_text())["config"])

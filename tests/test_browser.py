@@ -146,8 +146,8 @@ def test_pairs_and_classes_open_on_click(browser: Any, audit_page: Path) -> None
     true, predicted = (row.locator("td").nth(i).inner_text() for i in (0, 1))
     row.click()
     shown = page.inner_text("#pair")
-    assert f"{true} taken for {predicted}" in shown
-    assert f"{predicted} taken for {true}" in shown
+    assert f"{true} predicted as {predicted}" in shown
+    assert f"{predicted} predicted as {true}" in shown
     page.fill("[data-table=classes] input[type=search]", HOSTILE[0])
     page.click("[data-table=classes] tbody tr")
     assert page.inner_text("#class h2") == HOSTILE[0]

@@ -194,7 +194,7 @@ def test_scores_can_be_compared(run: Run, tmp_path: Path) -> None:
         (("audit", "p.csv", "--names", "missing.txt"), "class names"),
         (("compare", "p.csv", "short.csv"), "same samples"),
         (("compare", "p.csv", "nothing*.csv"), "no file matches"),
-        (("compare", "p.csv", ","), "names no file"),
+        (("compare", "p.csv", ","), "at least one prediction file"),
         (("compare", "p.csv", "p.npz"), "class"),
     ],
 )

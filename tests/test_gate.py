@@ -88,16 +88,16 @@ def test_verdict_may_be_asked_for():
 
 def test_losses_may_be_asked_for():
     worse = compare(BETTER, REPORT, n_boot=100)
-    lost, gained, low = check(worse, ["any class lost", " any  class gained ", "worst.delta.low < -0.05"])
-    assert lost.failed
-    assert "classes lost significantly ('" in lost.sentence
-    assert not gained.failed
-    assert gained.sentence.startswith("passed: 0 of 6 classes gained")
+    worsened, improved, low = check(worse, ["any class worsened", " any  class improved ", "worst.delta.low < -0.05"])
+    assert worsened.failed
+    assert "classes got worse significantly ('" in worsened.sentence
+    assert not improved.failed
+    assert improved.sentence.startswith("passed: 0 of 6 classes improved")
     assert low.failed
-    assert not check(COMPARISON, ["any class lost"])[0].failed
-    assert check(COMPARISON, ["any class gained"])[0].failed
-    with pytest.raises(InputError, match="only be asked of a comparison"):
-        check(REPORT, ["any class lost"])
+    assert not check(COMPARISON, ["any class worsened"])[0].failed
+    assert check(COMPARISON, ["any class improved"])[0].failed
+    with pytest.raises(InputError, match="needs a comparison"):
+        check(REPORT, ["any class worsened"])
 
 
 def test_an_undefined_number_fails_instead_of_passing():
@@ -133,7 +133,7 @@ def test_parsing_ignores_spaces(name, sign, bound):
         ("hard < nan", "must be a number"),
         ("hard == worse", "must be a number, got 'worse'"),
         ("verdict < 3", "must be text"),
-        ("groups < 3", "say which of"),
+        ("groups < 3", "several entries; add one of"),
         ("per_class < 3", r"class\[NAME\]"),
     ],
 )

@@ -189,7 +189,7 @@ def test_very_wide_features_have_no_fisher_criterion(monkeypatch):
     monkeypatch.setattr(fisher, "MAX_WIDTH", 5)
     found = geometry.describe(x, y, 4)
     assert np.isnan(found.fisher.separability).all()
-    assert any("left out" in note for note in found.notes)
+    assert any("not computed" in note for note in found.notes)
     assert np.isfinite(found.collapse.nc1)
 
 
@@ -385,7 +385,7 @@ def test_half_precision_features_are_summed_in_double():
         ({"weight": np.zeros((2, 3))}, r"weight must have shape \(3, 2\), got \(2, 3\); pass weight.T"),
         ({"weight": np.zeros((3, 2)), "bias": np.zeros(2)}, "bias must be 3 numbers"),
         ({"weight": np.zeros((3, 2)), "bias": np.array([0, np.nan, 0])}, "bias holds nan"),
-        ({"bias": np.zeros(3)}, "bias was given without weight"),
+        ({"bias": np.zeros(3)}, "bias also needs weight"),
     ],
 )
 def test_bad_input_is_named(change, message):

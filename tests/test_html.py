@@ -125,6 +125,38 @@ def test_comparison_page(tmp_path: Path) -> None:
     assert changes.verdict.title in "".join(Outline(text).text)
 
 
+def test_the_banner_says_what_got_worse_whatever_the_class_is_called() -> None:
+    """The headline ended at the first ": ", also at that of a class name; a loss beside a gain had a green banner."""
+    y = np.repeat(np.arange(3), 300)
+    right = np.arange(900) % 300
+    before = audit(y, np.where(right < 150, y, (y + 1) % 3), class_names=["a", "b", "sub: c"])
+    after = audit(y, np.where(right < np.array([290, 290, 100])[y], y, (y + 1) % 3), class_names=["a", "b", "sub: c"])
+    found = compare(before, after)
+    assert "class 'sub: c'" in found.verdict.title
+    assert found.verdict.sentence.startswith(f"{found.verdict.headline}: ")
+    text = html.render_comparison(found)
+    heading = re.search(r"<h1>(.*?)</h1>", text)
+    assert heading is not None
+    assert "does not judge the training method" in heading[1]
+    assert html._tone(found) != "good"
+
+
+def test_the_caption_on_spread_says_what_was_measured() -> None:
+    """It said "classes whose features scatter widely tend to be hard" whatever the correlation was."""
+    rng = np.random.default_rng(0)
+    y = np.repeat(np.arange(12), 40)
+    for slope, words in (
+        (0.0, "not significantly related"),
+        (0.07, "less accurate here"),
+        (-0.07, "more accurate here"),
+    ):
+        features = rng.normal(size=(len(y), 4)) * (1 + y[:, None] % 12)
+        right = rng.random(len(y)) < np.clip(0.5 - slope * (y - 5.5), 0, 1)
+        report = audit(y, np.where(right, y, (y + 1) % 12), features=features)
+        assert words in html._spread_correlation(report)
+        assert "tend to be hard" not in html.render_audit(report)
+
+
 def test_runs_that_know_different_classes() -> None:
     y_true = np.array(["a", "a", "b", "b"] * 5)
     before, after = audit(y_true, ["a", "z", "b", "b"] * 5), audit(y_true, ["a", "b", "b", "c"] * 5)

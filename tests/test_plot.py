@@ -11,7 +11,7 @@ import pytest
 
 from classgap.checks import InputError
 from classgap.measure import audit
-from classgap.measure.diagnostics.geometry.embedding import embed, hard_and_confused, mostly_taken_for
+from classgap.measure.diagnostics.geometry.embedding import embed, hard_and_confused, most_frequent_error
 from classgap.measure.render import plot
 from reports import HOSTILE, comparison, full_report, label_report
 
@@ -96,7 +96,7 @@ def test_embedding_shows_hard_classes_and_their_confusions() -> None:
     shown = hard_and_confused(report, 4)
     worst = int(np.argmin(report.per_class["accuracy"]))
     assert shown[0] == worst
-    assert shown[1] == mostly_taken_for(report, worst)
+    assert shown[1] == most_frequent_error(report, worst)
     for method in ("tsne", "pca"):
         found = embed(report, method=method, max_classes=4, max_points=60)
         assert found is not None

@@ -210,37 +210,37 @@ GOOD = {"y_true": [0, 1], "y_pred": [0, 1]}
     ("name", "content", "options", "message"),
     [
         ("none.csv", None, {}, "there is no file"),
-        ("a.xlsx", b"x", {}, "ending classgap does not know"),
-        ("a.csv", b"", {}, "is empty"),
-        ("a.csv", b"y_true,y_pred\n", {}, "has no rows"),
+        ("a.xlsx", b"x", {}, "unknown file extension"),
+        ("a.csv", b"", {}, "a.csv is an empty file"),
+        ("a.csv", b"y_true,y_pred\n", {}, "must have at least one row"),
         ("a.csv", b"PAR1\0\0", {}, "not a CSV"),
         ("a.parquet", b"y_true,y_pred\n0,1\n", {}, "not a PARQUET"),
-        ("a.parquet", b"PAR1 and then nothing", {}, "cannot be read as such"),
+        ("a.parquet", b"PAR1 and then nothing", {}, "cannot be read in this format"),
         ("a.npz", b"y_true,y_pred\n0,1\n", {}, "not an NPZ"),
-        ("a.safetensors", b"y_true,y_pred\n0,1\n", {}, "cannot be read as such"),
+        ("a.safetensors", b"y_true,y_pred\n0,1\n", {}, "cannot be read as safetensors"),
         ("a.npz", {"y_true": np.array(["a", None], dtype=object), "y_pred": [0, 1]}, {}, "pickled"),
-        ("a.csv", {"x": [1], "z": [2]}, {}, "no column looks like the true label.*'x', 'z'"),
-        ("a.csv", {"y_true": [1], "z": [2]}, {}, "no column looks like predictions"),
-        ("a.csv", {"label": [1], "target": [1], "pred": [1]}, {}, "could both be --true"),
+        ("a.csv", {"x": [1], "z": [2]}, {}, "no column has a usual name for true labels.*'x', 'z'"),
+        ("a.csv", {"y_true": [1], "z": [2]}, {}, "no column has a usual name for predictions"),
+        ("a.csv", {"label": [1], "target": [1], "pred": [1]}, {}, "could both be meant by --true"),
         ("a.csv", GOOD, {"columns": Columns(true="y_ture")}, "did you mean 'y_true'"),
         ("a.csv", {"y_true": ["a", None], "y_pred": ["a", "b"]}, {}, "'y_true' has rows without a label"),
         ("a.parquet", {"y_true": [0.0, float("nan")], "y_pred": [0, 1]}, {}, "NaN"),
-        ("a.parquet", {"y_true": [0, 1], "y_pred": [0.2, 0.9]}, {}, "fraction 0.2; is it a score"),
-        ("a.csv", {"y_true": ["a", "b"], "y_pred": [0, 1]}, {}, "holds numbers .* the other label column names"),
+        ("a.parquet", {"y_true": [0, 1], "y_pred": [0.2, 0.9]}, {}, "fraction 0.2; check that it is not a column of scores"),
+        ("a.csv", {"y_true": ["a", "b"], "y_pred": [0, 1]}, {}, "holds numbers .* the other label column holds names"),
         ("a.csv", GOOD, {"class_names": ["a"]}, "label 1, but there are 1 class names"),
-        ("a.csv", GOOD, {"class_names": ["a", "a"]}, "given twice"),
+        ("a.csv", GOOD, {"class_names": ["a", "a"]}, "'a' occurs twice"),
         ("a.csv", {"y_true": ["a", "b"], "y_pred": ["a", "x"]}, {"class_names": ["a", "b"]}, "'x', which is not among"),
-        ("a.csv", {"y": [1, 2], "score_0": [0.5, 1], "score_1": [1, 2]}, {}, "labels that start at 1"),
+        ("a.csv", {"y": [1, 2], "score_0": [0.5, 1], "score_1": [1, 2]}, {}, "if labels start at 1, subtract 1"),
         ("a.csv", {"y": ["a", "b"], "score_0": [0.5, 1], "score_1": [1, 2]}, {}, "order of the scores"),
         ("a.csv", {"y": [0, 1], "score_0": [0.5, 1], "score_2": [1, 2]}, {}, "without gaps"),
         ("a.csv", {"y": [0, 1], "score_0": [0.5, 1], "score_1": ["u", "v"]}, {}, "must hold numbers"),
-        ("a.csv", {"y": [0, 1], "score_0": [0.5, None], "score_1": [1, 2]}, {}, "empty cells"),
-        ("a.parquet", {"y": [0, 1], "scores": [[0.5], [1.0, 2.0]]}, {}, "equally long, got 1 to 2"),
+        ("a.csv", {"y": [0, 1], "score_0": [0.5, None], "score_1": [1, 2]}, {}, "some cells are empty"),
+        ("a.parquet", {"y": [0, 1], "scores": [[0.5], [1.0, 2.0]]}, {}, "equal lengths, got 1 to 2"),
         ("a.npz", {"y_true": [0, 1], "y_pred": [0]}, {}, "'y_pred' must have one entry per sample .* 2, got 1"),
         ("a.npz", {"y_true": [[0, 1]], "y_pred": [0]}, {}, "one label per row.*argmax"),
         ("a.npz", {"y_true": [0, 1], "scores": [0.5, 1]}, {}, "matrix of numbers"),
-        ("a.csv", GOOD, {"train_counts": [3]}, "1 training counts for 2 classes"),
-        ("a.csv", GOOD, {"train_counts": {"0": 3}}, "lack class '1'"),
+        ("a.csv", GOOD, {"train_counts": [3]}, "one training count per class, 2, got 1"),
+        ("a.csv", GOOD, {"train_counts": {"0": 3}}, "1 of 2 are missing .*'1'"),
         ("a.csv", GOOD, {"train_counts": [3, -1]}, "whole numbers"),
     ],
 )  # fmt: skip
@@ -251,10 +251,10 @@ def test_unreadable(tmp_path: Path, name: str, content: Any, options: dict[str, 
 
 
 def test_unreadable_folders_and_mixtures(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holds no prediction file"):
+    with pytest.raises(InputError, match="contains no prediction file"):
         Predictions.read([tmp_path])
     files = [write(tmp_path / "a.csv", GOOD), write(tmp_path / "a.parquet", GOOD)]
-    with pytest.raises(InputError, match="of one format"):
+    with pytest.raises(InputError, match="must have the same format"):
         Predictions.read(files)
     with pytest.raises(InputError, match="more than the 65,536 classes"):
         Predictions.read([write(tmp_path / "ids.parquet", {"y_true": np.arange(70_000), "y_pred": np.arange(70_000)})])
@@ -267,7 +267,7 @@ def test_unreadable_names(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match="class name"):
         read_names(tmp_path / name)
-    with pytest.raises(InputError, match="no readable file"):
+    with pytest.raises(InputError, match="cannot be read"):
         read_names(tmp_path / "missing.txt")
 
 
@@ -276,7 +276,7 @@ def test_unreadable_counts(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match="must"):
         read_train_counts(tmp_path / name)
-    with pytest.raises(InputError, match="there is no file"):
+    with pytest.raises(InputError, match=r"missing\.csv does not exist"):
         read_train_counts(tmp_path / "missing.csv")
 
 
@@ -297,15 +297,15 @@ def test_alignment_by_id(tmp_path: Path) -> None:
     runs = align([Predictions.read([file], columns) for file in (first, second)])
     assert [run.y_pred.tolist() for run in runs if run.y_pred is not None] == [PRED.tolist()] * 2
     twice = write(tmp_path / "c.csv", {"y_true": TRUE, "y_pred": PRED, "id": [0, 0, 1, 2, 3, 4, 5]})
-    with pytest.raises(InputError, match="sample id 0 occurs twice"):
+    with pytest.raises(InputError, match=r"unique, but 0 occurs more than once"):
         align([Predictions.read([file], columns) for file in (first, twice)])
     other = write(tmp_path / "d.csv", {"y_true": TRUE, "y_pred": PRED, "id": np.arange(7) + 1})
-    with pytest.raises(InputError, match="different sample ids"):
+    with pytest.raises(InputError, match=r"must have the same sample ids.*lacks 1 ids.*has 1 others"):
         align([Predictions.read([file], columns) for file in (first, other)])
 
 
 def test_whole_numbers_are_positions_in_the_class_names(tmp_path: Path) -> None:
-    """Names that are numbers in another order must not be taken for the labels: 0.043 where 0.885 is true."""
+    """Names that are numbers in another order must not be read as the labels: 0.043 where 0.885 is true."""
     names = ["2", "0", "1"]
     for found in (
         Predictions.read([archive(tmp_path / "a.npz", y_true=TRUE, y_pred=PRED)], class_names=names),
@@ -314,6 +314,16 @@ def test_whole_numbers_are_positions_in_the_class_names(tmp_path: Path) -> None:
         assert confusion(found) == COUNTS
         assert any("positions in the list of class names" in note for note in found.notes)
     assert not Predictions.from_arrays(TRUE, PRED, class_names=NAMES).notes
+
+
+def test_whole_numbers_with_decimals_are_the_same_labels(tmp_path: Path) -> None:
+    """pandas writes 3.0 where a column had missing values; "3" and "3.0" are then the same class."""
+    decimals = [f"{k}.0" for k in PRED]
+    mixed = write(tmp_path / "a.csv", {"y_true": TRUE, "y_pred": decimals})
+    assert confusion(Predictions.read([mixed])) == confusion(Predictions.read([mixed], class_names=NAMES)) == COUNTS
+    versions = write(tmp_path / "b.csv", {"y_true": [f"{k}.0" for k in TRUE], "y_pred": decimals})
+    assert Predictions.read([versions]).classes == ("0.0", "1.0", "2.0")
+    assert confusion(Predictions.read([versions], class_names=["0.0", "1.0", "2.0"])) == COUNTS
 
 
 def test_frames_equal_arrays() -> None:
@@ -333,7 +343,7 @@ def test_frames_equal_arrays() -> None:
         assert confusion(found) == confusion(expected)
         np.testing.assert_allclose(found.features, np.stack([TRUE / 3, PRED / 7], 1))
         assert audit(frame).overall == audit(expected).overall
-    with pytest.raises(InputError, match="no column looks like the true label"):
+    with pytest.raises(InputError, match="no column has a usual name for true labels"):
         Predictions.from_frame(pl.DataFrame({"a": [1]}))
     with pytest.raises(InputError, match="scores cannot be combined with a table"):
         audit(pl.DataFrame(columns), scores=np.eye(7))
@@ -378,7 +388,7 @@ def test_streamed_comparison(tmp_path: Path) -> None:
     assert count_two_tables([before], [scored], Columns()) is None
     assert count_two_tables([archive(tmp_path / "a.npz", y_true=TRUE, y_pred=PRED)], [after], Columns()) is None
     short = write(tmp_path / "short.csv", {"y_true": TRUE[:5], "y_pred": PRED[:5]})
-    with pytest.raises(InputError, match="before has 7 rows and after 5"):
+    with pytest.raises(InputError, match="before has 7 rows but after has 5"):
         count_two_tables([before], [short], Columns())
     moved = write(tmp_path / "moved.csv", {"y_true": TRUE[::-1], "y_pred": PRED})
     with pytest.raises(InputError, match="differ in 6 of 7 rows"):

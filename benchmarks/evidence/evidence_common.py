@@ -28,6 +28,27 @@ MR2_PUBLISHED_WEIGHTS = Variant(
     note="equations 1, 2 and 4 with the published c̄=2 and λ=0.5; the average spread is estimated from decayed sums pooled over "
     "all classes, not by the paper's moving average of batch statistics (`mr2_published`)",
 )
+MR2 = Variant(
+    "MR²",
+    "mr2",
+    {"temperature": None, "p": 2.0, "decay": 0.9, "margins": "spread", "spread": None, "c_bar": 1.0, "lam": 0.01},
+    note="`MR2Loss(num_classes)`: equations 1, 2 and 4 with c̄=1, λ=0.01 and temperature 10·d",
+)
+MR2_FORMS = (
+    MR2,
+    Variant(
+        "MR² published",
+        "mr2_published",
+        {"c_bar": 2.0, "lam": 0.5, "p": 2.0, "decay": 0.9, "margins": "spread", "spread": "ema"},
+        note="`MR2Loss.published(num_classes)`: c̄=2, λ=0.5 and the moving averages of the paper",
+    ),
+    Variant(
+        "MR² released",
+        "mr2_released",
+        {"file": "cifar"},
+        note="`MR2Loss.released(num_classes)`: step by step what the authors' CIFAR file computes",
+    ),
+)
 COMPACT = Variant(
     "compact logits",
     "compact_logits",
@@ -134,6 +155,7 @@ KEY_VARIANTS = (
     margin_only("γ only, c̄=1", 1.0),
     margin_only("γ only, c̄=2", 2.0),
     TEMPERATURE,
+    *MR2_FORMS,
     MR2_PUBLISHED_WEIGHTS,
     COMPACT,
     CONSTANT,

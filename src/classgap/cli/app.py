@@ -1,4 +1,4 @@
-"""The Typer application: every verb is registered here, in the order ``--help`` lists them."""
+"""The Typer application. Verbs are registered here in the order in which ``--help`` lists them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from classgap.cli.train import train
 
 app = typer.Typer(
     name="classgap",
-    help="Find the classes a classifier fails, say whether the gap is real, and close it.",
+    help="Find the classes that a classifier fails, test whether the gap is real, and close it.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -34,17 +34,17 @@ def _version(show: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Find the classes a classifier fails, say whether the gap is real, and close it."""
+    """Find the classes that a classifier fails, test whether the gap is real, and close it."""
 
 
 app.command()(demo)
 app.command()(audit)
 app.command()(compare)
 app.command()(fix)
-app.command(context_settings={"allow_extra_args": True})(train)  # it says itself what is wrong with them
+app.command(context_settings={"allow_extra_args": True})(train)  # train explains unexpected arguments itself
 app.command()(bench)
 app.add_typer(data_app, name="data")
 app.command()(methods)

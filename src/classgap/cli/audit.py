@@ -1,4 +1,4 @@
-"""``classgap audit``: which classes fail, is it real, and why."""
+"""``classgap audit``: which classes fail, whether the gap is real, and why."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from classgap.cli import options
 
 def audit(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE", help="CSV, Parquet, NPZ or safetensors, or a folder of parts.")
+        list[Path],
+        typer.Argument(
+            metavar="FILE", help="Prediction file (CSV, Parquet, NPZ or safetensors), or a folder of such files."
+        ),
     ],
     true: options.True_ = None,
     pred: options.Pred = None,
@@ -24,7 +27,7 @@ def audit(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Predictions of another model whose accuracies define the reference ranking of classes.",
+            help="Prediction file of another model. Its class accuracies define the reference ranking.",
             rich_help_panel="How to measure",
         ),
     ] = None,
@@ -34,10 +37,11 @@ def audit(
     out: options.Out = None,
     as_json: options.Json = False,
 ) -> None:
-    """Which classes fail, is it real, and why.
+    """Report which classes fail, whether the gap is real, and why.
 
-    Several FILEs are parts of one data set. Columns are guessed when their name says it: label, target, y_true; pred,
-    prediction; score_0 …; features. To set two models side by side use `classgap compare`.
+    Several FILEs are parts of one data set. Columns with common names are found
+    without options: label, target, y_true; pred, prediction; score_0, score_1 …;
+    features. To compare two models, use `classgap compare`.
 
     \b
     classgap audit predictions.csv
@@ -46,7 +50,7 @@ def audit(
     classgap audit test.csv --scores score_ --names classes.txt
     classgap audit test.npz --fail-if "hard < 0.60" --fail-if "worst.low < 0.4"
 
-    Exit codes: 0 fine, 1 a --fail-if condition holds, 2 the input cannot be used.
+    Exit codes: 0 success; 1 a --fail-if condition is true; 2 the input cannot be used.
     """
     from classgap import Columns, Predictions
     from classgap import audit as audit_predictions

@@ -1,4 +1,4 @@
-"""``classgap bench``: methods × tasks × seeds under one protocol, resumable, with tables at the end."""
+"""``classgap bench``: run methods × tasks × seeds under one protocol and print tables; can be resumed."""
 
 from __future__ import annotations
 
@@ -16,37 +16,47 @@ if TYPE_CHECKING:
 
 
 def bench(
-    suite: Annotated[str, typer.Argument(help="Python file with suite() -> Suite, or the built-in 'smoke'.")],
+    suite: Annotated[str, typer.Argument(help="Python file with suite() -> Suite, or the built-in suite 'smoke'.")],
     only: Annotated[
-        list[str] | None, typer.Option(metavar="TASK/VARIANT", help="Run and show only these; patterns, repeatable.")
+        list[str] | None,
+        typer.Option(metavar="TASK/VARIANT", help="Run and show only these jobs; may be a pattern. Repeatable."),
     ] = None,
-    seeds: Annotated[str | None, typer.Option(metavar="0:5", help="Instead of the suite's: a range or a list.")] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that share the jobs and the processors.")] = 1,
-    threads: Annotated[int, typer.Option(min=0, help="Of each worker; 0 for its share of the processors.")] = 0,
+    seeds: Annotated[
+        str | None, typer.Option(metavar="0:5", help="Seeds to use instead of those of the suite: a range or a list.")
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Number of worker processes.")] = 1,
+    threads: Annotated[
+        int, typer.Option(min=0, help="Threads per worker; 0 divides the processors among the workers.")
+    ] = 0,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where jobs live; by default runs/bench/SUITE.")
+        Path | None, typer.Option(metavar="DIR", help="Folder of the jobs; by default runs/bench/SUITE.")
     ] = None,
     results: Annotated[
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="Runs in these files, and in their archives FILE.xz, count as done; new ones are added to the first. By "
-            "default SUITE.jsonl beside the suite's file, or results.jsonl in --out.",
+            help="Results file. Runs in it, and in its archive FILE.xz, count as done. New runs are appended to the first file. "
+            "By default SUITE.jsonl beside the file of the suite, or results.jsonl in --out. Repeatable.",
         ),
     ] = None,
     rule: Annotated[
-        str, typer.Option(help="Which epoch counts: last, val_hard, val_balanced or test_oracle (for insight only).")
+        str,
+        typer.Option(
+            help="Epoch whose results are shown: last, val_hard, val_balanced or test_oracle (chosen on the test set)."
+        ),
     ] = "last",
-    form: Annotated[str, typer.Option("--format", help="Of the tables: md, tex or html.")] = "md",
-    list_jobs: Annotated[bool, typer.Option("--list", help="List the jobs and which are done; run nothing.")] = False,
-    tables_only: Annotated[bool, typer.Option("--tables-only", help="Print tables of what is there.")] = False,
+    form: Annotated[str, typer.Option("--format", help="Format of the tables: md, tex or html.")] = "md",
+    list_jobs: Annotated[bool, typer.Option("--list", help="List the jobs and their state; run nothing.")] = False,
+    tables_only: Annotated[
+        bool, typer.Option("--tables-only", help="Print tables of the existing results; run nothing.")
+    ] = False,
 ) -> None:
-    """Run methods × tasks × seeds and say what differs from the reference beyond noise.
+    """Run methods × tasks × seeds and report significant differences from the reference.
 
-    Every job is a folder named by the hash of its configuration. Stop with
-    Ctrl-C and start again at any time: finished jobs are not repeated, others
-    go on from their checkpoint. Start it on several machines with one --out on
-    a shared disk, and they divide the jobs.
+    Every job has a folder named by the hash of its configuration. You can stop
+    with Ctrl-C and start again at any time: finished jobs are not repeated,
+    other jobs continue from their checkpoint. Several machines that use the
+    same --out on a shared disk divide the jobs among them.
 
     \b
     classgap bench smoke
@@ -55,7 +65,7 @@ def bench(
     classgap bench my_suite.py --only "mlp/*" --only "*/cross_entropy"
     classgap bench my_suite.py --tables-only --rule val_hard --format tex
     classgap bench my_suite.py --results mine.jsonl --results theirs.jsonl
-    classgap bench benchmarks/papers/mr2.py --tables-only   # published numbers
+    classgap bench benchmarks/papers/mr2.py --tables-only   # published results
 
     A suite is a few lines of Python:
 
@@ -65,12 +75,12 @@ def bench(
     def suite():
         base = TrainConfig().override(["data=digits", "epochs=30"])
         return Suite("mine", (Task("digits", base),), (
-            Variant("erm"),                       # the first is the reference
-            Variant("re-run", seed_shift=1000),   # the null: what chance does
+            Variant("erm"),                       # first variant: the reference
+            Variant("re-run", seed_shift=1000),   # control: differs by chance only
             Variant("mr2", "mr2", {"lam": 0.3})))
 
-    Exit codes: 0 fine, 1 some jobs could not be run, 2 the input cannot be
-    used, 130 interrupted.
+    Exit codes: 0 success; 1 some jobs failed; 2 the input cannot be used;
+    130 interrupted.
     """
     from rich.console import Console
 
@@ -93,7 +103,7 @@ def bench(
         return
     if not tables_only:
         found = _run(planned, found, workers, threads, screen)
-    _print_tables(found, rule, form, screen)
+    _print_tables(found, rule, form, screen, tables_only=tables_only)
     if found.failed:
         raise typer.Exit(1)
 
@@ -107,7 +117,7 @@ def _list(found: BenchReport) -> None:
 
 
 def _run(planned: Plan, found: BenchReport, workers: int, threads: int, screen: Console) -> BenchReport:
-    """Run what is not done, say what failed, and return what is known then."""
+    """Run the missing jobs, print the failures, and return the updated report."""
     from rich.text import Text
 
     from classgap.cli.bench_progress import BenchProgress
@@ -131,15 +141,16 @@ def _run(planned: Plan, found: BenchReport, workers: int, threads: int, screen: 
         screen.print("interrupted; the same command continues from here")
         raise typer.Exit(130) from None
     for name, error in failed.items():
-        screen.print(Text(f"{name} could not be run: {error.strip()}", style="red"), soft_wrap=True)
+        screen.print(Text(f"{name} failed: {error.strip()}", style="red"), soft_wrap=True)
     return planned.report(failed)
 
 
-def _print_tables(found: BenchReport, rule: str, form: str, screen: Console) -> None:
+def _print_tables(found: BenchReport, rule: str, form: str, screen: Console, *, tables_only: bool) -> None:
     with screen.status("comparing"):
         tables, published = found.tables(rule), found.published(rule)
-    if not tables and not published:
-        raise InputError(f"there are no results of {found.suite.name} yet; run it without --tables-only")
+    if not tables and not published and not found.failed:
+        way_out = "run the suite without --tables-only first" if tables_only else "check --only and --seeds"
+        raise InputError(f"there are no results of {found.suite.name} to show; {way_out}")
     for task in tables:
         typer.echo(task.accuracy.render(form))  # type: ignore[arg-type]
         if task.differences.rows:

@@ -1,4 +1,4 @@
-"""Progress of many jobs: a bar with the time left, or one line a job where there is no terminal."""
+"""Progress of many jobs: a bar with the remaining time, or one line per job where there is no terminal."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class BenchProgress:
-    """Hand :meth:`tell` to :func:`classgap.suites.pool.run_jobs`.
+    """Progress bar of a suite; pass :meth:`tell` to :func:`classgap.suites.pool.run_jobs`.
 
-    The time left is what the jobs that remain will take if they take as long as finished ones of their task did, now or
-    in the results already known, divided among the workers.
+    The remaining time is estimated from the mean duration of finished jobs of the same task, in this call and in the known
+    results, divided by the number of workers.
     """
 
     def __init__(self, console: Console, jobs: Mapping[str, Job], known: Sequence[Result], workers: int) -> None:
@@ -53,14 +53,14 @@ class BenchProgress:
         self.bar.stop()
 
     def tell(self, event: Event | None) -> None:
-        """Take in what a worker says, and show where things stand."""
+        """Process an event of a worker and update the bar."""
         if event is not None:
             self.share[event.key] = event.share
             job, now = self.jobs[event.key], time.monotonic()
             first, share = self.began.setdefault(event.key, (now, event.share))
             if (
                 event.kind == "running" and event.share > share
-            ):  # counted from the first report: a job may be a resumed one
+            ):  # measured from the first event: a job may have been resumed
                 self._now(f"{job.name} {event.share:.0%}")
             elif event.kind == "done":
                 self.done += 1
@@ -77,7 +77,7 @@ class BenchProgress:
         self.bar.update(self.task, now=text)
 
     def time_left(self) -> str:
-        """Words for the time left; nothing while no job has finished."""
+        """Text for the remaining time; empty until a job has finished."""
         everything = [value for values in self.seconds.values() for value in values]
         if not everything:
             return ""
@@ -89,7 +89,7 @@ class BenchProgress:
 
 
 def duration(seconds: float) -> str:
-    """Words for a duration.
+    """Text for a duration.
 
     Example:
         >>> duration(42), duration(150), duration(7500)

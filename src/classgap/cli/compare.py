@@ -1,25 +1,22 @@
-"""``classgap compare``: who gained, who paid, is it beyond noise."""
+"""``classgap compare``: which classes improved or got worse, with significance."""
 
 from __future__ import annotations
 
 import glob
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from classgap.checks import InputError
 from classgap.cli import options
 
-if TYPE_CHECKING:
-    pass
-
-_SIDE = "a file, files joined by commas, or a quoted pattern: one run each"
+_SIDE = "one file, several files separated by commas, or a quoted file pattern; each file is one run"
 
 
 def compare(
-    before: Annotated[str, typer.Argument(help=f"Predictions before: {_SIDE}.")],
-    after: Annotated[str, typer.Argument(help="Predictions after, likewise, for the same samples.")],
+    before: Annotated[str, typer.Argument(help=f"Predictions of the old model: {_SIDE}.")],
+    after: Annotated[str, typer.Argument(help="Predictions of the new model for the same samples, in the same form.")],
     true: options.True_ = None,
     pred: options.Pred = None,
     scores: options.Scores = None,
@@ -31,10 +28,11 @@ def compare(
     out: options.Out = None,
     as_json: options.Json = False,
 ) -> None:
-    """Who gained, who paid, and is it beyond noise.
+    """Report which classes improved or got worse, with significance.
 
-    Both sides must predict the same samples, in the same order or with --id. Give several runs (training seeds) a side
-    to include how training itself varies.
+    Both sides must predict the same samples, in the same order or matched by
+    --id. Pass several runs (training seeds) per side to include the variation
+    between training runs.
 
     \b
     classgap compare erm.csv mr2.csv
@@ -42,7 +40,7 @@ def compare(
     classgap compare a.csv,b.csv c.csv,d.csv --id filename
     classgap compare old.parquet new.parquet --fail-if "easy.delta.high < -0.01"
 
-    Exit codes: 0 fine, 1 a --fail-if condition holds, 2 the input cannot be used.
+    Exit codes: 0 success; 1 a --fail-if condition is true; 2 the input cannot be used.
     """
     from classgap import Columns
     from classgap import compare as compare_runs
@@ -64,15 +62,15 @@ def compare(
 
 
 def runs(side: str) -> list[Path]:
-    """The files of one side: each path or pattern between commas."""
+    """The files of one side: paths and file patterns, separated by commas."""
     if Path(side).exists():
         return [Path(side)]
     found: list[Path] = []
     for part in filter(None, (p.strip() for p in side.split(","))):
         matches = sorted(glob.glob(part))
         if not matches and glob.escape(part) != part:
-            raise InputError(f"no file matches {part!r}")
+            raise InputError(f"no file matches the pattern {part!r}")
         found += map(Path, matches or [part])
     if not found:
-        raise InputError("a side of the comparison names no file")
+        raise InputError("BEFORE and AFTER must each name at least one prediction file, got an empty list")
     return found

@@ -1,4 +1,4 @@
-"""``classgap demo``: train, audit and compare in two minutes, on data that come with scikit-learn."""
+"""``classgap demo``: train, audit and compare in two minutes, on data that scikit-learn contains."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ SEEDS = (0, 1, 2)
 
 
 def demo(
-    out: Annotated[Path | None, typer.Option(help="Folder for everything; by default a new classgap-demo.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for all output; by default a new folder classgap-demo.")
+    ] = None,
 ) -> None:
-    """Train cross-entropy, MR² and compact logits on three seeds each, compare them, and write a report page per comparison.
+    """Train cross-entropy, MR² and compact logits with three seeds each, compare them, and write one report page per comparison.
 
-    Nothing is downloaded: the data are handwritten digits with 15 training images per class, so few that some classes suffer.
+    Nothing is downloaded. The data are handwritten digits with 15 training images per class, so few that some classes are hard.
     """
     from rich.console import Console
 
@@ -39,7 +41,7 @@ def demo(
     }
     pages = [comparison.to_html(folder / f"report-{method}.html") for method, comparison in comparisons.items()]
     _show(console, comparisons)
-    written = [(str(page), "one comparison: classes that improved or got worse, with significance") for page in pages]
+    written = [(str(page), "comparison: which classes improved or got worse, with significance") for page in pages]
     written.append((str(folder / "results.jsonl"), "one line per run"))
     written.append((f"{folder}/*/", "checkpoint.pt, log.jsonl and predictions_test.npz of each run"))
     console.print("\nwritten:", highlight=False)
@@ -71,7 +73,7 @@ def _train_all(console: Console, folder: Path) -> dict[str, list[AuditReport]]:
 
         from classgap.training import train
 
-    torch.set_num_threads(1)  # the network is so small that threads would only wait for each other
+    torch.set_num_threads(1)  # the network is too small for several threads to help
     reports: dict[str, list[AuditReport]] = {method: [] for method in METHODS}
     with RunProgress(console, runs=len(METHODS) * len(SEEDS)) as progress:
         for seed, method in itertools.product(SEEDS, METHODS):
@@ -102,12 +104,14 @@ def _show(console: Console, comparisons: Mapping[str, Comparison]) -> None:
     from rich.table import Table
 
     first = next(iter(comparisons.values()))
-    per_class = Table("class", *METHODS, title="accuracy per class, mean of three seeds", box=None)
+    per_class = Table("class", *METHODS, title="accuracy per class, mean over three seeds", box=None)
     for rows in zip(*(comparison.per_class for comparison in comparisons.values()), strict=True):
         accuracies = [rows[0]["before"], *(row["after"] for row in rows)]
         per_class.add_row(str(rows[0]["name"]), *(f"{value:.1%}" for value in accuracies))
     others = [f"change by {method}" for method in comparisons]
-    groups = Table("group", BASELINE, *others, title="points, thirds ranked by each method's own accuracies", box=None)
+    groups = Table(
+        "group", BASELINE, *others, title="change in points; thirds by the own ranking of each method", box=None
+    )
     for name in ("overall", "easy", "medium", "hard", "worst"):
         base = getattr(first, name).before
         deltas = [getattr(comparison, name).delta for comparison in comparisons.values()]
@@ -121,6 +125,6 @@ def _show(console: Console, comparisons: Mapping[str, Comparison]) -> None:
 
 
 def _unused(folder: Path) -> Path:
-    """``folder``, or the first of folder-2, folder-3 … that is not there: a demo never overwrites an earlier one."""
+    """``folder``, or the first of folder-2, folder-3 … that does not exist: a demo never overwrites an earlier one."""
     names = itertools.chain([folder], (folder.with_name(f"{folder.name}-{n}") for n in itertools.count(2)))
     return next(name for name in names if not name.exists())

@@ -1,4 +1,4 @@
-"""``classgap fix``: close the gap of a trained model without retraining."""
+"""``classgap fix``: reduce the gap of a trained model without training it again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 def fix(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE", help="CSV, Parquet, NPZ or safetensors, or a folder of parts.")
+        list[Path],
+        typer.Argument(
+            metavar="FILE", help="Prediction file (CSV, Parquet, NPZ or safetensors), or a folder of such files."
+        ),
     ],
     true: options.True_ = None,
     scores: options.Scores = None,
@@ -25,32 +28,38 @@ def fix(
     names: options.Names = None,
     train_counts: options.TrainCounts = None,
     rule: Annotated[
-        str, typer.Option(help="How to choose, see above.", rich_help_panel="How to choose")
+        str, typer.Option(help="Rule that chooses the method; listed above.", rich_help_panel="Choice of the method")
     ] = "hard_if_overall_holds",
     overall: Annotated[
         str,
         typer.Option(
-            help="What rules call overall: 'balanced' counts classes alike, 'overall' samples.",
-            rich_help_panel="How to choose",
+            help="What the rules mean by overall: 'balanced' is the mean over classes, 'overall' the mean over samples.",
+            rich_help_panel="Choice of the method",
         ),
     ] = "balanced",
     report_share: Annotated[
         float,
         typer.Option(
-            help="Share of samples set aside for the report.", rich_help_panel="How to choose", show_default="a third"
+            help="Share of the samples that is set aside for the report.",
+            rich_help_panel="Choice of the method",
+            show_default="one third",
         ),
     ] = 1 / 3,
-    folds: Annotated[int, typer.Option(min=2, help="Of the cross-fitting.", rich_help_panel="How to choose")] = 5,
+    folds: Annotated[
+        int, typer.Option(min=2, help="Number of folds of the cross-fitting.", rich_help_panel="Choice of the method")
+    ] = 5,
     seed: options.Seed = 0,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where to write.", rich_help_panel="What to write")] = Path(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the results.", rich_help_panel="Output")] = Path(
         "classgap-fix"
     ),
 ) -> None:
-    """Close the gap of a trained model without retraining.
+    """Reduce the gap of a trained model without training it again.
 
-    FILE holds true labels and logits (or features with the last layer's weight and bias) of samples the model was NOT
-    trained on: a validation set, or out-of-fold scores. A third of them is set aside. On the rest every post-hoc method
-    is fitted and cross-fitted, and the rule chooses; the samples set aside then say what it is worth.
+    FILE holds true labels and logits (or features with the weight and bias of
+    the last layer) of samples that the model was NOT trained on: a validation
+    set, or out-of-fold scores. One third of the samples is set aside. Every
+    post-hoc method is fitted on the other samples, and the rule chooses one of
+    them by cross-fitting. The samples set aside measure its effect.
 
     \b
     classgap fix val.npz                   arrays: scores, y_true; also features,
@@ -59,23 +68,25 @@ def fix(
     classgap fix val.npz --rule best_overall --out fixed
 
     \b
-    Rules: which method to choose
-    hard_if_overall_holds  largest gain of the hard third with overall not
-                           significantly worse (default)
-    hard_if_overall_gains  largest gain of the hard third, overall no lower
-    best_hard              largest gain of the hard third, at any cost
-    best_overall           largest gain overall
+    Rules that choose the method
+    hard_if_overall_holds  largest gain of the hard third, if overall accuracy
+                           is not significantly worse (default)
+    hard_if_overall_gains  largest gain of the hard third, if overall accuracy
+                           is not lower
+    best_hard              largest gain of the hard third
+    best_overall           largest gain of the overall accuracy
 
     \b
-    Written to DIR
-    report.html .md .json  chosen method on the samples set aside; figures/
+    Files written to DIR
+    report.html .md .json  effect of the chosen method on the samples set
+                           aside; figures/
     methods.md             all methods with their intervals
     method/                the chosen method, for classgap.posthoc.load
-    head.safetensors       corrected last layer, if FILE holds its weight;
-                           for the features of FILE: those of a cosine head
-                           are unit vectors, so normalise before it
-    predictions.csv        labels before and after
-    If no method helps beyond noise, only the reports are written.
+    head.safetensors       corrected last layer, if FILE holds its weight. It
+                           takes features as FILE holds them: for a cosine
+                           head, unit vectors
+    predictions.csv        predicted labels before and after
+    If no method helps significantly, only the reports are written.
     """
     from classgap import Columns, Predictions, fix
     from classgap.cli.output import console, working
@@ -97,9 +108,11 @@ def fix(
     screen.print(f"{found.num_samples:,} samples, {found.num_classes:,} classes; {_split_sentence(result)}\n")
     screen.print(_table(result))
     for name, reason in result.skipped.items():
-        screen.print(f"left out: {name} ({reason})", style="dim")
+        screen.print(f"not fitted: {name} ({reason})", style="dim")
     if found.train_counts is None:
-        screen.print("note: no training counts given; the labels in FILE stand for them (--train-counts)", style="dim")
+        screen.print(
+            "note: no training counts given (--train-counts); the label counts in FILE are used instead", style="dim"
+        )
     screen.print(result.verdict, style="bold")
     with working("writing"):
         result.save(out, source=files[0].name)
@@ -108,7 +121,10 @@ def fix(
 
 def _split_sentence(result: FixReport) -> str:
     aside = len(result.report_rows)
-    return f"fitted and chosen on {result.before.num_samples - aside:,} (cross-fitted), reported on the {aside:,} set aside"
+    return (
+        f"fitted and chosen on {result.before.num_samples - aside:,} samples (cross-fitted), "
+        f"reported on the {aside:,} samples set aside"
+    )
 
 
 def _table(result: FixReport) -> Table:
@@ -118,11 +134,12 @@ def _table(result: FixReport) -> Table:
     from classgap.posthoc.fix_report import COLUMNS
 
     caption = (
-        "cv: on the fitting part, what the rule sees; other columns: samples set aside, hard: classes hard before, cross-fitted; "
-        "points with 95 % interval, + and − where it leaves out 0"
+        "cv: cross-fitted change on the samples for fitting, which the rule uses. Other columns: change on the samples "
+        "set aside. hard: classes that were hard before (cross-fitted ranking). In points with 95 % interval; + and − mark an "
+        "interval that excludes 0."
     )
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption=caption, caption_justify="left")
-    # intervals of the choosing part are in methods.md: they do not fit a terminal
+    # a terminal is too narrow for the cross-fitted intervals; methods.md has them
     for i, head in enumerate(COLUMNS):
         table.add_column(head, justify="right" if 0 < i < 5 else "left", no_wrap=i < 5)
     for name, hard, balanced, *report in result.rows():

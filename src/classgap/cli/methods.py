@@ -1,4 +1,4 @@
-"""``classgap methods``: every method, its parameters and what it needs; or the card of one."""
+"""``classgap methods``: list every method with its parameters and inputs, or show the card of one method."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def methods(
-    name: Annotated[str | None, typer.Argument(help="Show this method's card.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Name of a method; shows its card.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """List every method with its parameters, or explain one."""
+    """List every method with its parameters, or explain one method."""
     from classgap.cli.output import console
 
     cards, missing = _all_cards()
@@ -41,7 +41,7 @@ def methods(
 
 
 def _all_cards() -> tuple[list[Card], list[str]]:
-    """Cards of every kind that can be imported, and why others cannot."""
+    """Cards of every kind of method that can be imported, and for each other kind why it cannot."""
     from classgap import registry
     from classgap.cards import card
 
@@ -71,7 +71,7 @@ def _print_table(cards: list[Card], out: Console) -> None:
             cells = (card.name, card.family, ", ".join(card.needs), card.paper, "\n".join(searched))
             table.add_row(*(Text(cell) for cell in cells))
         out.print(table)
-    out.print("`classgap methods NAME` explains one and lists all its parameters.", style="dim")
+    out.print("`classgap methods NAME` explains a method and lists all its parameters.", style="dim")
 
 
 def _print_card(card: Card, out: Console) -> None:
@@ -86,13 +86,13 @@ def _print_card(card: Card, out: Console) -> None:
         card.kind,
         card.family,
         card.paper,
-        f"needs {', '.join(card.needs)}" if card.needs else "needs nothing more",
+        f"needs {', '.join(card.needs)}" if card.needs else "no further inputs",
     ]
     out.print(Text(" · ".join(facts), style="dim"))
     if not card.soft_targets:
-        out.print(Text("hard labels only: no mixup, no smoothing", style="dim"))
+        out.print(Text("hard labels only: cannot be combined with mixup or label smoothing", style="dim"))
     if card.reduces_to:
-        out.print(Text(f"the same as {card.reduces_to}", style="dim"))
+        out.print(Text(f"equal to {card.reduces_to}", style="dim"))
     texts = {"": card.what, "When to use: ": card.when_to_use, "Expect: ": card.expect, "Pitfalls: ": card.pitfalls}
     for heading, text in texts.items():
         for i, paragraph in enumerate(filter(None, plain(text).split("\n\n"))):

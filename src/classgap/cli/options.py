@@ -1,4 +1,4 @@
-"""Options shared by the verbs that read prediction files."""
+"""Options that the verbs which read prediction files have in common."""
 
 from __future__ import annotations
 
@@ -7,33 +7,41 @@ from typing import Annotated
 
 import typer
 
-_WHAT, _RUN, _OUT = "What is in the file", "How to measure", "What to write"
+_WHAT, _RUN, _OUT = "Columns of the file", "Measurement", "Output"
 
 True_ = Annotated[
-    str | None, typer.Option("--true", metavar="COL", help="Column (or array) of true labels.", rich_help_panel=_WHAT)
+    str | None, typer.Option("--true", metavar="COL", help="Column or array of the true labels.", rich_help_panel=_WHAT)
 ]
 Pred = Annotated[
-    str | None, typer.Option("--pred", metavar="COL", help="Column of predicted labels.", rich_help_panel=_WHAT)
+    str | None,
+    typer.Option("--pred", metavar="COL", help="Column or array of the predicted labels.", rich_help_panel=_WHAT),
 ]
 Scores = Annotated[
     str | None,
     typer.Option(
         "--scores",
         metavar="COL",
-        help="Logits or probabilities: a list column or matrix, a prefix such as 'score_', or columns joined by commas.",
+        help="Logits or probabilities: a column of lists, a matrix, a column prefix such as 'score_', or column names "
+        "separated by commas.",
         rich_help_panel=_WHAT,
     ),
 ]
 Features = Annotated[
     str | None,
     typer.Option(
-        "--features", metavar="COL", help="Input of the last layer; named like --scores.", rich_help_panel=_WHAT
+        "--features",
+        metavar="COL",
+        help="Features (the input of the last layer), in the same forms as --scores.",
+        rich_help_panel=_WHAT,
     ),
 ]
 Names = Annotated[
     Path | None,
     typer.Option(
-        "--names", metavar="FILE", help="Class names in class order: one per line, or JSON.", rich_help_panel=_WHAT
+        "--names",
+        metavar="FILE",
+        help="File of class names in class order: one name per line, or JSON.",
+        rich_help_panel=_WHAT,
     ),
 ]
 TrainCounts = Annotated[
@@ -41,7 +49,7 @@ TrainCounts = Annotated[
     typer.Option(
         "--train-counts",
         metavar="FILE",
-        help="Training samples of each class: CSV of class,count with a header, or JSON.",
+        help="File with the number of training samples per class: CSV with a header and the columns class,count, or JSON.",
         rich_help_panel=_WHAT,
     ),
 ]
@@ -50,7 +58,7 @@ Id = Annotated[
     typer.Option(
         "--id",
         metavar="COL",
-        help="Column of sample ids, for files in different order.",
+        help="Column or array of sample ids, to match rows of files that are in different order.",
         rich_help_panel=_WHAT,
     ),
 ]
@@ -61,7 +69,7 @@ FailIf = Annotated[
     typer.Option(
         "--fail-if",
         metavar="EXPR",
-        help="Exit with code 1 and the reason if this condition holds, e.g. 'hard < 0.6'. Repeatable.",
+        help="Exit with code 1 and print the reason if this condition is true, e.g. 'hard < 0.6'. Repeatable.",
         rich_help_panel=_RUN,
     ),
 ]
@@ -71,4 +79,4 @@ Out = Annotated[
         metavar="DIR", help="Folder for report.html, report.md, report.json and figures/.", rich_help_panel=_OUT
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print the JSON report and nothing else.", rich_help_panel=_OUT)]
+Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON and nothing else.", rich_help_panel=_OUT)]

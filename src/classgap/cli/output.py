@@ -1,12 +1,14 @@
-"""What the measuring verbs show and write: Rich tables on the terminal, report files, gate results, progress."""
+"""Output of the measuring verbs: Rich tables on the terminal, report files, results of conditions, progress."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
+import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,22 +20,26 @@ if TYPE_CHECKING:
 
     from classgap.measure.audit_report import AuditReport
     from classgap.measure.comparison import Comparison
+    from classgap.predictions import Progress
 
-Progress = Callable[[int, int], None]
 _WORST_SHOWN = 10
 
 
 def console() -> Console:
-    """Standard output; wide enough for the tables where it is not a terminal."""
+    """Standard output; 120 characters wide where it is not a terminal."""
     from rich.console import Console
 
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+    class Screen(Console):
+        def on_broken_pipe(self) -> None:  # Rich exits with code 1, which is the code of a failed gate
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+    return Screen(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 
 @contextlib.contextmanager
 def working(what: str) -> Iterator[Progress]:
-    """A spinner or bar on standard error while something long runs; nothing where that is not a terminal."""
-    if not sys.stderr.isatty():  # a disabled bar of rich before 14.3 still prints an empty line
+    """A spinner or progress bar on standard error; nothing where standard error is not a terminal."""
+    if not sys.stderr.isatty():  # Rich before 14.3 prints an empty line for a disabled bar
         yield lambda done, total: None
         return
     from rich.console import Console
@@ -46,7 +52,7 @@ def working(what: str) -> Iterator[Progress]:
 
 
 def print_audit(report: AuditReport, out: Console) -> None:
-    """Verdict, headline numbers, groups, worst classes and why."""
+    """Print the verdict, the main numbers, the groups, the worst classes and their causes."""
     from rich.text import Text
 
     out.print(Text(report.verdict, style="bold"))
@@ -60,12 +66,15 @@ def print_audit(report: AuditReport, out: Console) -> None:
         line.append(diagnosis.causes[0].sentence, style="not bold")
         out.print(line)
     if len(known) > _WORST_SHOWN:
-        out.print(f"… and {len(known) - _WORST_SHOWN} more with a cause (see the report: --out DIR)", style="dim")
+        out.print(
+            f"… and {len(known) - _WORST_SHOWN} more classes with a cause (write the full report with --out DIR)",
+            style="dim",
+        )
     _print_notes(report.notes, out)
 
 
 def print_comparison(comparison: Comparison, out: Console) -> None:
-    """Verdict, changes of headline numbers and groups, who gained and who paid."""
+    """Print the verdict, the changes of the main numbers and groups, and the classes that changed significantly."""
     from rich.text import Text
 
     from classgap.measure.audit_report import HEADLINES
@@ -73,7 +82,7 @@ def print_comparison(comparison: Comparison, out: Console) -> None:
     from classgap.measure.statistics.metrics import label
 
     out.print(Text(comparison.verdict.sentence, style="bold"))
-    seeds = f", {len(comparison.before)} and {len(comparison.after)} runs" if len(comparison.before) > 1 else ""
+    seeds = f", {len(comparison.before)} runs before, {len(comparison.after)} after" if comparison.several_runs else ""
     out.print(f"{comparison.num_samples:,} samples, {comparison.num_classes:,} classes{seeds}\n")
     stds = ("std over runs before", "after") if comparison.several_runs else ()
     table = _table("", "before", "after", "change", f"{comparison.confidence:.0%} interval", *stds)
@@ -87,7 +96,10 @@ def print_comparison(comparison: Comparison, out: Console) -> None:
         values = percent(c.before.value), percent(c.after.value), points(c.delta.value)
         table.add_row(name, *values, interval, *cells, style=style)
     out.print(table)
-    for title, records in (("Gained beyond noise", comparison.gainers), ("Paid beyond noise", comparison.payers)):
+    for title, records in (
+        ("Classes that improved significantly", comparison.improved),
+        ("Classes that got worse significantly", comparison.worsened),
+    ):
         if len(records):
             out.print(_changed_table(f"{title} ({len(records)})", records, comparison.confidence))
     _print_notes(comparison.notes, out)
@@ -96,7 +108,7 @@ def print_comparison(comparison: Comparison, out: Console) -> None:
 def finish(
     result: AuditReport | Comparison, *, out: Path | None, as_json: bool, fail_if: Sequence[str], source: str
 ) -> None:
-    """Print or write the result, then judge it by the gate."""
+    """Print or write the result, then check the --fail-if conditions."""
     from classgap.measure.comparison import Comparison
     from classgap.measure.render.folder import write_report
 
@@ -112,25 +124,25 @@ def finish(
         print_audit(result, screen)
     if out is not None and not as_json:
         screen.print(f"\nReport: {out / 'report.html'}", soft_wrap=True)
-    judge(result, fail_if)
+    apply_conditions(result, fail_if)
 
 
 def check_conditions(fail_if: Sequence[str] | None) -> None:
-    """Refuse a condition that cannot be read before any work is done."""
+    """Reject a condition that cannot be parsed before any work is done."""
     from classgap.measure.gate import parse
 
     for text in fail_if or ():
         parse(text)
 
 
-def judge(result: AuditReport | Comparison, fail_if: Sequence[str]) -> None:
-    """Say on standard error how each condition came out; exit with 1 if one holds."""
+def apply_conditions(result: AuditReport | Comparison, fail_if: Sequence[str]) -> None:
+    """Print the result of each condition on standard error; exit with code 1 if one is true."""
     from classgap.measure.gate import check
 
-    outcomes = check(result, fail_if)
-    for outcome in outcomes:
-        typer.echo(f"gate {outcome.sentence}", err=True)
-    if any(outcome.failed for outcome in outcomes):
+    results = check(result, fail_if)
+    for found in results:
+        typer.echo(f"gate {found.sentence}", err=True)
+    if any(found.failed for found in results):
         raise typer.Exit(1)
 
 
@@ -158,7 +170,7 @@ def _headline_table(report: AuditReport) -> Table:
     from classgap.measure.render.plain import percent
     from classgap.measure.statistics.metrics import label
 
-    table = _table("", "accuracy", "interval", "noise removed", "interval")
+    table = _table("", "accuracy", "interval", "without sampling noise", "interval")
     for name in HEADLINES:
         found, clean = report.metrics[name], report.metrics.get(f"{name}_corrected")
         corrected = ("", "") if clean is None else (percent(clean.value), _interval(clean))
@@ -169,7 +181,7 @@ def _headline_table(report: AuditReport) -> Table:
 def _group_table(report: AuditReport) -> Table:
     from classgap.measure.render.plain import percent
 
-    table = _table("ranking", "easy", "medium", "hard", title="Mean accuracy of groups of classes")
+    table = _table("ranking", "easy", "medium", "hard", title="Mean class accuracy per group of classes")
     for ranking, groups in report.groups.items():
         frequency = ranking == "frequency"
         cells = []
@@ -185,21 +197,23 @@ def _worst_table(report: AuditReport) -> Table:
     from rich.text import Text
 
     from classgap.measure.audit_report import Estimate
-    from classgap.measure.diagnostics.geometry.embedding import mostly_taken_for
+    from classgap.measure.diagnostics.geometry.embedding import most_frequent_error
     from classgap.measure.render.plain import percent
 
     present = report.per_class[report.per_class["support"] > 0]
     rows = present[np.argsort(present["accuracy"], kind="stable")[:_WORST_SHOWN]]
-    table = _table("class", "samples", "accuracy", "interval", "precision", "mostly taken for", title="Worst classes")
+    table = _table(
+        "class", "samples", "accuracy", "interval", "precision", "most frequent error", title="Worst classes"
+    )
     index = {name: k for k, name in enumerate(report.classes)}
     for row in rows:
         k = index[str(row["name"])]
-        other = mostly_taken_for(report, k)
+        other = most_frequent_error(report, k)
         share = 0.0 if other is None else report.confusion.counts[k, other] / row["support"]
-        taken = "" if other is None else f"{report.classes[other]} ({percent(share)})"
+        error = "" if other is None else f"{report.classes[other]} ({percent(share)})"
         interval = _interval(Estimate(row["accuracy"], row["low"], row["high"]))
         cells = (f"{row['support']:,}", percent(row["accuracy"]), interval, percent(row["precision"]))
-        table.add_row(Text(str(row["name"])), *cells, Text(taken))
+        table.add_row(Text(str(row["name"])), *cells, Text(error))
     return table
 
 

@@ -1,4 +1,4 @@
-"""Progress of training runs on the terminal: a bar with the time left, or one line an epoch where there is no terminal."""
+"""Progress of training runs: a bar with the remaining time, or one line per epoch where there is no terminal."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
 if TYPE_CHECKING:
-    from classgap.training import Progress as Position
+    from classgap.training import TrainProgress as Position
 
 
 class RunProgress:
-    """One bar over ``runs`` training runs; call :meth:`start` before each and hand :meth:`watch` to it::
+    """One bar over ``runs`` training runs; call :meth:`start` before each run and pass :meth:`watch` to it::
 
     with RunProgress(console) as progress:
         progress.start("resnet32 · mr2")
@@ -44,21 +44,21 @@ class RunProgress:
         self.bar.stop()
 
     def start(self, name: str) -> None:
-        """The next run begins."""
+        """Begin the next run."""
         self.run, self.name, self.shown = self.run + 1, name, ""
 
     def watch(self, position: Position) -> None:
-        """Show where the current run stands."""
-        phase = f"{position.phase}  " if position.phase else ""
+        """Show the position of the current run."""
+        stage = f"{position.stage}  " if position.stage else ""
         if position.note and self.runs == 1:
-            self.console.print(phase + position.note, highlight=False)
+            self.console.print(stage + position.note, highlight=False)
         if position.record is not None:
             self.shown = _summary(position.record)
             if not self.console.is_terminal and self.runs == 1:
-                self.console.print(f"{phase}epoch {position.epoch}/{position.epochs}  {self.shown}", highlight=False)
+                self.console.print(f"{stage}epoch {position.epoch}/{position.epochs}  {self.shown}", highlight=False)
         self.bar.update(
             self.task,
-            description=f"{self.name}  {phase}epoch {min(position.epoch + 1, position.epochs)}/{position.epochs}",
+            description=f"{self.name}  {stage}epoch {min(position.epoch + 1, position.epochs)}/{position.epochs}",
             completed=self.run * position.steps + position.step,
             total=self.runs * position.steps,
             shown=self.shown,

@@ -1,4 +1,4 @@
-"""``classgap train``: run a recipe, or a few settings over the defaults."""
+"""``classgap train``: train a classifier from a recipe or from settings."""
 
 from __future__ import annotations
 
@@ -20,29 +20,33 @@ def train(
     context: typer.Context,
     recipe: Annotated[
         str | None,
-        typer.Argument(help="Python file with config(quick=False) -> TrainConfig, or its name under recipes/."),
+        typer.Argument(help="Python file with config(quick=False) -> TrainConfig, or the name of a file in recipes/."),
     ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. optim.lr=0.05; repeatable."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the run; by default runs/ and a name made of it.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue where the run in this folder stopped.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="A smoke run: two epochs on little data.")] = False,
-    devices: Annotated[str, typer.Option(help="How many devices, or auto for all.")] = "1",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run; by default a folder in runs/ named after the settings.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run in this folder from its last checkpoint.")
+    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Short test run: two epochs on few samples.")] = False,
+    devices: Annotated[str, typer.Option(help="Number of devices, or auto for all.")] = "1",
     accelerator: Annotated[str, typer.Option(help="cpu, cuda, mps or auto.")] = "auto",
     strategy: Annotated[str, typer.Option(help="auto, ddp or fsdp.")] = "auto",
     precision: Annotated[
         str | None,
         typer.Option(
-            help="32-true, bf16-mixed, 16-mixed, bf16-true or 64-true. Whether bf16 works on this processor, and with which "
-            "setting, is tried in a child process first."
+            help="32-true, bf16-mixed, 16-mixed, bf16-true or 64-true. On a CPU, a child process first tests whether bf16 works "
+            "and with which setting."
         ),
     ] = None,
 ) -> None:
-    """Train a classifier, with its log, checkpoints and predictions in one folder.
+    """Train a classifier and write its log, checkpoints and predictions to one folder.
 
-    Without a recipe the defaults are a small network on scikit-learn's digits:
+    Without a recipe, --set changes the defaults: a small network on scikit-learn's digits.
 
         classgap train --set data=cifar10 --set model=resnet32 --set method=mr2 --set method.lam=0.06 --set epochs=200
     """
@@ -52,7 +56,7 @@ def train(
         settings = [*(settings or []), f"precision={precision}"]
     _check_words([*([] if recipe is None else [recipe]), *context.args])
     config, folder = _resolve(recipe, settings or [], out, resume, quick)
-    # With several devices this runs once for each; one of them talks.
+    # With several devices there is one process per device; only the first one prints.
     console = Console(quiet=any(os.environ.get(rank, "0") != "0" for rank in ("LOCAL_RANK", "NODE_RANK")))
     from classgap.cli.run_progress import RunProgress
     from classgap.training.precision import set_up_precision
@@ -83,17 +87,17 @@ def train(
 
 
 def _check_words(words: list[str]) -> None:
-    """Words that belong to no option: at most a recipe. A setting among them has lost its option."""
+    """Reject arguments without an option, except one recipe; explain a setting that lacks its --set."""
     if loose := [word for word in words if "=" in word]:
         raise InputError(f"every setting needs its own --set: write {' '.join(f'--set {word}' for word in loose)}")
     if len(words) > 1:
-        raise InputError(f"train runs one recipe, got {', '.join(words)}")
+        raise InputError(f"train takes one recipe, got {', '.join(words)}")
 
 
 def _resolve(
     recipe: str | None, settings: list[str], out: Path | None, resume: bool, quick: bool
 ) -> tuple[TrainConfig, Path]:
-    """Configuration and folder. A run to be resumed is described by its folder alone."""
+    """Configuration and folder. The folder alone identifies a run to resume."""
     from classgap.training import TrainConfig
 
     if resume and out is not None and recipe is None and not settings and not quick:
@@ -101,7 +105,7 @@ def _resolve(
 
         stored = read_run(out)
         if stored is None:
-            raise InputError(f"--resume: there is no run in {out}; name its recipe or settings to start one")
+            raise InputError(f"--resume: there is no run in {out}; to start one, give its recipe or settings")
         return stored, out
     if recipe is not None:
         from classgap.training.recipes import load_recipe
@@ -114,7 +118,7 @@ def _resolve(
 
 
 def _report(console: Console, result: TrainResult) -> None:
-    """Accuracy on the test set by group, and what to do next."""
+    """Print the accuracy of each group on the test set, and the command for a full audit."""
     import classgap
 
     test = result.test
@@ -124,7 +128,8 @@ def _report(console: Console, result: TrainResult) -> None:
         interval = f"[{estimate.low:.1%}, {estimate.high:.1%}]"
         console.print(f"{name:>8}  {estimate.value:6.1%}  {interval}", highlight=False)
     console.print(
-        f"test set, {report.confidence:.0%} intervals; why and which: classgap audit {result.folder}/predictions_test.npz",
+        f"on the test set, with {report.confidence:.0%} intervals; for the full report: "
+        f"classgap audit {result.folder}/predictions_test.npz",
         highlight=False,
         soft_wrap=True,
     )

@@ -17,7 +17,8 @@ from classgap.batchstats import is_distributed
 from classgap.batchstats.collectives import all_reduce_sum, rank_and_world
 from classgap.checks import InputError
 from classgap.heads import FeatureTap
-from classgap.losses import ClassLoss, CompositeLoss
+from classgap.losses import ClassLoss
+from classgap.losses.wrapper import WrapperLoss
 
 SUPPLIED = frozenset({"features", "encoder_features", "class_counts", "cosine_head"})
 STATE, CONFIG = "classgap_loss.safetensors", "classgap_loss.json"
@@ -28,9 +29,10 @@ def check_criterion(criterion: Any, tool: str) -> None:
     if not isinstance(criterion, ClassLoss):
         raise InputError(f"criterion must be a loss of classgap.losses, got {type(criterion).__name__}")
     missing = sorted(criterion.needs - SUPPLIED)
-    parts = [m for m in criterion.modules() if isinstance(m, ClassLoss) and not isinstance(m, CompositeLoss)]
+    parts = [m for m in criterion.modules() if isinstance(m, ClassLoss)]
     for hook in ("start_epoch", "observe"):
-        if any(getattr(type(part), hook) is not getattr(ClassLoss, hook) for part in parts):
+        nothing = (getattr(ClassLoss, hook), getattr(WrapperLoss, hook))  # a wrapper only passes the call on
+        if any(getattr(type(part), hook) not in nothing for part in parts):
             missing.append({"start_epoch": "a pass over the training set per epoch", "observe": "the inputs"}[hook])
     if missing:
         raise InputError(

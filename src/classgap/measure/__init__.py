@@ -1,4 +1,4 @@
-"""Which classes fail, is it real, why, and did it get better. No torch."""
+"""Audit and compare: which classes fail, whether the gap is real, why, and what changed. No torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an audit returns: :class:`AuditReport`, and the :class:`Estimate` every number in it is."""
+"""The result of an audit: :class:`AuditReport`, with every number as an :class:`Estimate`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _PAIRS_LISTED = 100
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its interval: ``low <= value <= high``, all nan when there is nothing to estimate from."""
+    """A number with its interval: ``low <= value <= high``; all are nan if there are no samples to estimate from."""
 
     value: float
     low: float
@@ -55,7 +55,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Homogeneity:
-    """Test of "all classes have the same accuracy": a small ``p_value`` says the gap is not sampling noise."""
+    """Test of "all classes have the same accuracy"; with a small ``p_value``, sampling noise alone does not explain the gap."""
 
     statistic: float
     p_value: float
@@ -64,12 +64,12 @@ class Homogeneity:
 
 @dataclass(frozen=True)
 class MarginLevels:
-    """Margins at the output and at the classifier, by third of the classes (MR² Table 4).
+    """Margins of the outputs and of the classifier, per third of the classes (MR² Table 4).
 
     Attributes:
         output: For ``average`` (all classes), ``easy``, ``medium`` and ``hard`` (own ranking): mean over the classes of the group
-            of their mean output margin, the probability of the true class minus the largest other one. The interval is
-            over samples, with the groups taken as they are. All nan without scores.
+            of their mean output margin, the probability of the true class minus the largest probability of another class. The
+            interval is over samples, with the groups as given. All nan without scores.
         classifier: Smallest angle in degrees between the weight vectors of two classes; nan without a head.
     """
 
@@ -79,7 +79,7 @@ class MarginLevels:
 
 @dataclass(frozen=True, eq=False)
 class AuditReport:
-    """Which classes fail, and whether it is real. Made by :func:`classgap.audit`; views are methods.
+    """Which classes fail, and whether the gap is real. Created by :func:`classgap.audit`; the methods are views of it.
 
     Attributes:
         classes: Class names; index ``k`` means ``classes[k]`` everywhere.
@@ -87,13 +87,13 @@ class AuditReport:
         metrics: Every aggregate by name (:data:`classgap.measure.statistics.metrics.METRICS` explains each).
         groups: ``groups[ranking][group]``: mean class accuracy of a group of classes. Rankings are ``own``, ``cross``
             and, where given, ``reference`` and ``frequency`` (:data:`classgap.measure.statistics.groups.RANKINGS`).
-        per_class: Structured array, one record a class: ``name, support, accuracy, low, high, precision, f1, group`` and
-            whatever the scores, features and head allow.
-        homogeneity: Whether the differences between classes exceed sampling noise.
-        verdict: The same in one sentence.
+        per_class: Structured array with one record per class: ``name, support, accuracy, low, high, precision, f1, group``, and
+            further columns if scores, features or a head were given.
+        homogeneity: Test of whether the differences between classes exceed sampling noise.
+        verdict: The result of this test in one sentence.
         margin_levels: Output margins of the thirds and the angle of the classifier; None without scores and without a head.
-        samples: The predictions audited; None when only counts were given.
-        notes: What a reader must know, e.g. that a class has no samples.
+        samples: The audited predictions; None if only counts were given.
+        notes: Remarks, e.g. that a class has no samples.
     """
 
     classes: tuple[str, ...]
@@ -127,7 +127,7 @@ class AuditReport:
 
     @property
     def overall(self) -> Estimate:
-        """Share of samples that are right."""
+        """Share of samples that are predicted correctly."""
         return self.metrics["overall"]
 
     @property
@@ -152,7 +152,7 @@ class AuditReport:
 
     @property
     def worst(self) -> Estimate:
-        """Lowest class accuracy, as observed; ``metrics["worst_corrected"]`` removes the luck of being lowest."""
+        """Lowest observed class accuracy; ``metrics["worst_corrected"]`` is corrected for sampling noise."""
         return self.metrics["worst"]
 
     @property
@@ -162,8 +162,25 @@ class AuditReport:
 
     @property
     def gap(self) -> Estimate:
-        """Highest minus lowest class accuracy, as observed; ``metrics["gap_corrected"]`` removes sampling noise."""
+        """Highest minus lowest observed class accuracy; ``metrics["gap_corrected"]`` is corrected for sampling noise."""
         return self.metrics["gap"]
+
+    def suspected_labels(self, below: float = 0.1) -> NDArray[np.int64]:
+        """Rows of the samples whose label is probably wrong, most suspicious first; needs scores of held-out data.
+
+        Args:
+            below: A label is suspect if the model gives it at most this share of the mean probability for its class, and
+                gives another class at least ``1 - below`` of the mean probability for that class. A larger value lists more of
+                the wrong labels (recall) but also more correct ones (precision); ``docs/audit.md`` has both rates.
+        """
+        from classgap.checks import InputError
+        from classgap.measure.diagnostics.causes.mislabelled import suspected_labels
+
+        samples = self.samples
+        if samples is None or samples.scores is None:
+            raise InputError("suspected_labels needs scores; pass scores= (logits or probabilities) to audit")
+        kind: Any = samples.scores_kind
+        return suspected_labels(samples.scores, samples.y_true, self.num_classes, kind, below=below)
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data, ready for JSON (nan is None). ``docs/audit.md`` describes every key."""
@@ -204,7 +221,7 @@ class AuditReport:
         return tree
 
     def to_markdown(self, *, classes: int = 10) -> str:
-        """The report for a pull request or a terminal: verdict, headline numbers, hardest classes, confusions, notes."""
+        """The report as Markdown: verdict, main numbers, hardest classes, confusions, causes, notes."""
         level = f"{self.confidence:.0%}"
         headline = [
             (label(name), percent(estimate.value), f"{percent(estimate.low)} – {percent(estimate.high)}")
@@ -225,11 +242,11 @@ class AuditReport:
             rows = [(self.classes[p.true], self.classes[p.predicted], str(p.count), percent(p.share)) for p in pairs]
             parts += [
                 "### Most frequent confusions",
-                markdown_table(("true", "called", "samples", "of the class"), rows),
+                markdown_table(("true", "predicted", "samples", "share of the true class"), rows),
             ]
         if self.diagnoses:
             parts += [
-                "### Why",
+                "### Causes",
                 "\n".join(
                     f"- **{escape(diagnosis.name)}**: {diagnosis.sentence}" for diagnosis in self.diagnoses[:classes]
                 ),
@@ -247,7 +264,7 @@ class AuditReport:
         parts = ["### Thirds by ranking", markdown_table(("ranking", "easy", "medium", "hard", "meaning"), rows)]
         if "frequency" in self.groups:
             row = [tuple(str(estimate) for estimate in self.groups["frequency"].values())]
-            parts += ["### By training samples", markdown_table(tuple(self.groups["frequency"]), row)]
+            parts += ["### Groups by number of training samples", markdown_table(tuple(self.groups["frequency"]), row)]
         return parts
 
     def _markdown_margins(self) -> list[str]:
@@ -269,10 +286,10 @@ class AuditReport:
         return markdown_table(("class", "samples", "accuracy", f"{self.confidence:.0%} interval"), rows)
 
     def to_pandas(self) -> pd.DataFrame:
-        """The classes as a data frame, one row each, indexed by name."""
+        """The classes as a data frame with one row per class, indexed by name."""
         return columns_frame(self.per_class)
 
     def to_html(self, path: str | Path) -> Path:
-        """Write the report as one self-contained HTML page and return where."""
+        """Write the report as one self-contained HTML page and return its path."""
         html_module().render_audit(self, path)
         return Path(path)

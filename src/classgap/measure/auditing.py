@@ -1,4 +1,4 @@
-"""From labels and predictions to an :class:`AuditReport`."""
+"""``audit``: from predictions to an :class:`AuditReport`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from classgap.arrays import Float64s, Ints, divide, row_blocks
 from classgap.measure.audit_report import AuditReport, Estimate, Homogeneity, MarginLevels
 from classgap.measure.diagnostics import bounds, calibration, geometry, margins
 from classgap.measure.diagnostics.causes import diagnosis
-from classgap.measure.render.plain import percent, structured
+from classgap.measure.render.plain import p_value, percent, structured
 from classgap.measure.statistics import groups
 from classgap.measure.statistics.estimating import Estimates, estimate_metrics, estimates
 from classgap.measure.statistics.groups import FREQUENCIES, THIRDS, Remainder
@@ -29,7 +29,7 @@ Reference = AuditReport | Sequence[float] | NDArray[Any]
 
 @dataclass(frozen=True)
 class _Options:
-    """Settings shared by both ways in."""
+    """Checked settings of an audit."""
 
     confidence: float
     seed: int
@@ -66,26 +66,26 @@ def audit(
     few: int = 20,
     many: int = 100,
 ) -> AuditReport:
-    """Which classes fail, is it real, and why.
+    """Report which classes fail, whether the gap is real, and why.
 
     Args:
-        y_true: True labels (class indices, names or booleans), or what holds them with all the rest: a
+        y_true: True labels (class indices, names or booleans), or an object that holds them and all other inputs: a
             :class:`~classgap.Predictions`, the path of a prediction file, or a pandas, polars or Arrow table.
-        y_pred: Predicted labels; without them the highest score decides.
+        y_pred: Predicted labels; by default the class with the highest score.
         scores: ``(n, K)`` logits or probabilities, columns in class order.
-        features: ``(n, d)`` input of the last layer.
+        features: ``(n, d)`` inputs of the last layer.
         head: The last layer: its weight ``(K, d)``, a pair ``(weight, bias)``, or an object with both.
         margin_norms: Norms of the last layer's rows before MARC was folded into it, ``(K,)``. The average margin after MARC is
-            measured with these (its eq. 8); files written by ``stage=marc`` hold them.
-        class_names: Names in class order. Labels that are numbers are then indices into them.
-        train_counts: Training samples of each class, in class order or by name.
+            measured with these norms (its eq. 8); files written by ``stage=marc`` contain them.
+        class_names: Names in class order. Numeric labels are then indices into this list.
+        train_counts: Numbers of training samples per class, in class order or by name.
         confidence: Confidence level of the intervals.
         seed: Random seed.
-        scores_kind: What ``scores`` are; ``"auto"`` takes rows that sum to 1 for probabilities.
+        scores_kind: Kind of the scores. ``"auto"``: logits if a value lies outside [0, 1], otherwise probabilities.
         reference: Another report, or one number per class, whose order defines the thirds of ``groups["reference"]``.
-        n_boot: Number of posterior draws behind the ``*_corrected`` values.
-        remainder: Which thirds get the remaining classes when K is not a multiple of 3.
-        few, many: A class with fewer than ``few`` training samples is "few", with more than ``many`` "many".
+        n_boot: Number of posterior draws for the ``*_corrected`` values.
+        remainder: Which thirds get one class more if K is not a multiple of 3: the ``"first"`` or the ``"last"``.
+        few, many: Limits of the groups by frequency: "few" has fewer than ``few`` training samples, "many" more than ``many``.
     Example:
         >>> report = audit(["cat", "cat", "dog", "dog"], ["cat", "dog", "dog", "dog"])
         >>> report.overall.value, report.per_class["accuracy"].tolist()
@@ -176,7 +176,7 @@ def _groups(
 
 
 def _fixed_groups(confusion: Confusion, group: Ints, names: Sequence[str], confidence: float) -> dict[str, Estimate]:
-    """Mean class accuracy of groups that do not depend on these samples; nan for a group without samples."""
+    """Mean class accuracy of groups that were defined without these samples; nan for a group without samples."""
     weight = groups.membership(group, confusion.support > 0)
     value = np.where(weight.any(1), np.clip(weight @ np.nan_to_num(confusion.accuracy), 0, 1), np.nan)
     bounds_ = mean_interval(value, weight**2, confusion.correct, confusion.support, confidence)
@@ -186,7 +186,7 @@ def _fixed_groups(confusion: Confusion, group: Ints, names: Sequence[str], confi
 def _reference_accuracy(reference: Reference, classes: tuple[str, ...]) -> Float64s:
     if isinstance(reference, AuditReport):
         if set(reference.classes) != set(classes):
-            raise checks.InputError("reference is a report on other classes; both must have the same class names")
+            raise checks.InputError("reference must be a report on the same classes; its class names differ")
         place = {name: k for k, name in enumerate(reference.classes)}
         return reference.confusion.accuracy[[place[name] for name in classes]]
     return checks.float_vector("reference", reference, length=len(classes))
@@ -220,7 +220,7 @@ def _columns(
 
 
 def _top5(scores: NDArray[Any], y_true: Ints, support: Ints) -> Float64s:
-    """Share of each class whose true score is among the five highest; ties count as if broken at random."""
+    """Share of each class whose true score is among the five highest; ties count as if resolved at random."""
     hits = np.zeros(len(support))
     for rows in row_blocks(len(y_true), scores.shape[1]):
         block, labels = scores[rows], y_true[rows]
@@ -255,7 +255,7 @@ def _sections(samples: Predictions | None, num_classes: int) -> dict[str, Any]:
 
 
 def _margin_levels(group: Ints, support: Ints, sections: Mapping[str, Any], confidence: float) -> MarginLevels | None:
-    """MR²'s Table 4: output margins of all classes and of each third, and the smallest angle of the head."""
+    """Output margins of all classes and of each third, and the smallest angle of the head (MR² Table 4)."""
     found: margins.Margins | None = sections["margins"]
     head = None if sections["geometry"] is None else sections["geometry"].head
     if found is None and head is None:
@@ -295,19 +295,19 @@ def _diagnoses(
 
 def _verdict(metrics: Mapping[str, Estimate], test: Homogeneity, confidence: float) -> str:
     gap, true_gap = metrics["gap"], metrics["gap_corrected"]
-    chance = "p < 0.001" if test.p_value < 0.001 else f"p = {test.p_value:.3f}"
+    chance = p_value(test.p_value)
     if test.method == "no variation to test":
-        return "There is no gap to judge: every class present has the same accuracy."
+        return "There is no gap: every class with samples has the same accuracy."
     if test.p_value < 1 - confidence:
         return (
-            f"The gap is real ({chance}): of the {percent(gap.value)} observed between best and worst class, about "
-            f"{percent(true_gap.value)} remain without sampling noise "
+            f"The gap is real ({chance}): the observed gap between the best and the worst class is {percent(gap.value)}; "
+            f"without sampling noise it is about {percent(true_gap.value)} "
             f"({confidence:.0%} interval {percent(true_gap.low)} to {percent(true_gap.high)})."
         )
     return (
-        f"The gap may be noise ({chance}): classes of equal accuracy would often differ by the {percent(gap.value)} "
-        f"observed; the best estimate of the true gap is {percent(true_gap.value)}, and it is at most "
-        f"{percent(true_gap.high)} ({confidence:.0%} confidence)."
+        f"The gap may be sampling noise ({chance}): classes of equal accuracy would often show the observed gap of "
+        f"{percent(gap.value)}. A true gap from {percent(true_gap.low)} to {percent(true_gap.high)} is compatible with these "
+        f"samples ({confidence:.0%} interval)."
     )
 
 
@@ -320,16 +320,20 @@ def _notes(confusion: Confusion, classes: tuple[str, ...]) -> list[str]:
         what = (
             f"class {names} has no samples; its" if one else f"{len(absent)} classes ({names}) have no samples; their"
         )
-        notes.append(f"{what} accuracy is nan and no average counts {'it' if one else 'them'}")
+        notes.append(f"{what} accuracy is nan, and averages exclude {'it' if one else 'them'}")
     present = int((confusion.support > 0).sum())
     if present < 3:
-        notes.append(f"only {present} class{'es' if present > 1 else ''} with samples: thirds mean little")
+        notes.append(
+            f"only {present} class{'es' if present > 1 else ''} with samples: thirds of the classes are not meaningful"
+        )
     small = int(((confusion.support > 0) & (confusion.support < 10)).sum())
     if small:
-        notes.append(f"{small} class{'es have' if small > 1 else ' has'} fewer than 10 samples; mind the intervals")
+        notes.append(
+            f"{small} class{'es have' if small > 1 else ' has'} fewer than 10 samples and therefore wide intervals"
+        )
     if np.median(confusion.support[confusion.support > 0]) < SMALL:
         notes.append(
-            f"most classes have fewer than {SMALL} samples: which class is worst and how large the true gap is cannot be "
-            "said from them; the intervals of the worst class, the gap and the thirds are as wide as that"
+            f"most classes have fewer than {SMALL} samples, too few to determine the worst class and the true gap; therefore "
+            "the intervals of the worst class, the gap and the thirds are wide"
         )
     return notes

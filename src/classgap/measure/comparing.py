@@ -1,4 +1,4 @@
-"""From audits before and after a change to a :class:`Comparison`."""
+"""``compare``: from predictions before and after a change to a :class:`Comparison`."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ def compare(
 
     Args:
         before, after: Predictions, audits, prediction files (as paths) or tables of the same samples: one each, or a sequence
-            with one per training seed. Rows are matched by ``columns.id`` where it is given, otherwise by their order.
-        columns: Names of the columns or arrays in files and tables; what is left open is guessed.
+            with one per training seed. Rows are matched by ``columns.id`` if it is given, otherwise by their order.
+        columns: Names of the columns or arrays in files and tables; those not given are found by their usual names.
         class_names: Names in class order, for files and tables.
-        confidence: Confidence level of the intervals; that of the first audit unless given. One minus it is the rate
-            of false discoveries among the classes called significant.
+        confidence: Confidence level of the intervals; by default that of the first audit. ``1 - confidence`` is the false
+            discovery rate of the classes called significant.
         seed: Random seed.
         reference: One number per class whose order defines the thirds of ``groups["reference"]``, from other data; without
-            it the accuracies *before* rank the classes.
-        n_boot: Number of random exchanges of before and after behind the intervals of ranked metrics.
+            it the accuracies *before* define the order.
+        n_boot: Number of random exchanges of before and after for the intervals of ranked metrics.
         progress: Called with (rows done, rows in total) while tables are counted.
     Example:
         >>> from classgap import audit
@@ -93,7 +93,7 @@ def _several(side: Side) -> list[Any]:
     """One side of a comparison as a list of runs."""
     runs = list(side) if isinstance(side, (list, tuple)) else [side]
     if not runs:
-        raise InputError("a side of the comparison is empty; pass predictions, an audit, or a sequence of them")
+        raise InputError("before and after must each hold at least one run, got an empty sequence")
     return runs
 
 
@@ -105,8 +105,8 @@ def _read(run: Any, columns: Columns, class_names: Sequence[str] | None) -> Audi
     if is_frame(run):
         return Predictions.from_frame(run, columns, class_names=class_names)
     raise InputError(
-        f"a side of a comparison must be predictions, an audit, a file or a table, got {type(run).__name__}; "
-        "pass audit(y_true, y_pred) for arrays"
+        f"before and after must be predictions, audits, files or tables, got {type(run).__name__}; "
+        "for arrays pass audit(y_true, y_pred)"
     )
 
 
@@ -116,7 +116,7 @@ def _audited(
     confidence: float,
     seed: int,
 ) -> tuple[tuple[AuditReport, ...], tuple[AuditReport, ...]]:
-    """Audits of both sides; predictions with sample ids are brought into one order first."""
+    """Audits of both sides; predictions with sample ids are first sorted into the same order."""
     runs = [*before, *after]
     if all(isinstance(run, Predictions) for run in runs):
         runs = list(align([run for run in runs if isinstance(run, Predictions)]))
@@ -127,7 +127,7 @@ def _audited(
     for report in reports:
         if report.samples is None:
             raise InputError(
-                "predictions of which only counts are known cannot be paired; pass the samples, or use compare_counts"
+                "predictions that hold only counts cannot be paired; pass predictions with rows, or use compare_counts"
             )
     return reports[: len(before)], reports[len(before) :]
 
@@ -143,11 +143,11 @@ def compare_counts(
     n_boot: int = 1000,
     remainder: Remainder = "first",
 ) -> Comparison:
-    """The same without the samples, from one 2×2 table per class.
+    """The comparison without samples, from one 2×2 table per class.
 
     Args:
-        tables: ``(K, 2, 2)`` counts: ``tables[k, b, a]`` samples of class k that *before* had right (b = 1) or wrong
-            (b = 0) and *after* right (a = 1) or wrong (a = 0).
+        tables: ``(K, 2, 2)`` counts: ``tables[k, b, a]`` samples of class k that *before* predicted correctly (b = 1) or not
+            (b = 0) and that *after* predicted correctly (a = 1) or not (a = 0).
     """
     counts = np.asarray(tables)
     if before.classes != after.classes:
@@ -157,13 +157,15 @@ def compare_counts(
     for name, report, right in (("before", before, counts[:, 1].sum(1)), ("after", after, counts[:, :, 1].sum(1))):
         total = counts.sum((1, 2))
         if (total != report.confusion.support).any() or (right != report.confusion.correct).any():
-            raise InputError(f"tables do not add up to the counts of {name}; are they of the same samples?")
+            raise InputError(
+                f"tables must add up to the counts of {name}, but do not; check that both describe the same samples"
+            )
     cells = Cells.from_tables(counts.astype(np.int64))
     return _assemble(((before,), (after,)), before.classes, cells, confidence, seed, reference, n_boot, remainder)
 
 
 def _common_classes(reports: Sequence[AuditReport]) -> tuple[str, ...]:
-    """All class names; a class one model never predicts may be unknown to its report."""
+    """All class names; the report of one model may lack a class that it never predicts."""
     return tuple(dict.fromkeys(name for report in reports for name in report.classes))
 
 
@@ -179,18 +181,23 @@ def _same_samples(reports: Sequence[AuditReport], classes: tuple[str, ...]) -> t
         if y_true is None:
             y_true = truth
         elif len(truth) != len(y_true):
-            raise InputError(
-                f"before and after must be of the same samples, got {len(y_true)} and {len(truth)} of them"
-            )
+            raise InputError(f"before and after must hold the same samples, got {len(y_true)} and {len(truth)} samples")
         elif (truth != y_true).any():
             rows = np.flatnonzero(truth != y_true)
             raise InputError(
-                "before and after must be of the same samples in the same order, but y_true differs in "
-                f"{len(rows)} of {len(truth)} rows (first: row {rows[0]}); sort both by a sample id"
+                "before and after must hold the same samples in the same order, but the true labels differ in "
+                f"{len(rows)} of {len(truth)} rows (first: row {rows[0]}); {_advice(reports)}"
             )
         predictions.append(code[samples.y_pred])
     assert y_true is not None
     return y_true, predictions
+
+
+def _advice(reports: Sequence[AuditReport]) -> str:
+    """What to do about true labels that differ."""
+    if all(report.samples is not None and report.samples.ids is not None for report in reports):
+        return "the sample ids agree, so check the labels and the class names of both files"
+    return "match the rows by sample id (--id or Columns(id=…)), or sort both files by it"
 
 
 def _assemble(
@@ -273,7 +280,7 @@ def _metrics(
 def _changes(
     groups_of: Mapping[str, Mapping[str, Pooled]], by_run: Float64s, cells: Cells, confidence: float
 ) -> dict[str, Change]:
-    """Changes of groups of classes; ``by_run`` (groups, runs) are their numbers in each run."""
+    """Changes of groups of classes; ``by_run`` (groups, runs) holds the accuracies of the groups in each run."""
     pairs = zip(groups_of.items(), by_run, strict=True)
     return {name: _change(views, confidence, _run_stds(values, cells)) for (name, views), values in pairs}
 
@@ -284,7 +291,7 @@ def _change(views: Mapping[str, Pooled], confidence: float, stds: tuple[float, f
 
 
 def _metrics_of_runs(cells: Cells, remainder: Remainder) -> dict[str, Float64s]:
-    """Every metric of every run, ``(S,)`` each, under the run's own ranking."""
+    """Every metric of every run, ``(S,)`` each, by the own ranking of the run."""
     present = cells.support > 0
     accuracy = cells.accuracy[present].T
     overall = accuracy @ (cells.support[present] / cells.support.sum())
@@ -292,7 +299,7 @@ def _metrics_of_runs(cells: Cells, remainder: Remainder) -> dict[str, Float64s]:
 
 
 def _run_stds(by_run: Float64s, cells: Cells) -> tuple[float, float]:
-    """Standard deviations over the runs before and over those after."""
+    """Standard deviations over the runs before and over the runs after."""
     return run_std(by_run[: cells.num_before]), run_std(by_run[cells.num_before :])
 
 
@@ -319,23 +326,23 @@ def _per_class(classes: tuple[str, ...], cells: Cells, group: Ints, confidence: 
 
 
 TITLES = {
-    "closed": "Closed the gap without cost",
-    "better": "Better everywhere",
-    "better_hard": "Better on the hard classes without cost",
-    "traded": "Traded easy for hard",
+    "closed": "Gap reduced, no loss detected",
+    "better": "Better on hard and easy classes",
+    "better_hard": "Better on the hard classes, no loss detected",
+    "traded": "Better on the hard classes, worse elsewhere",
     "likely_hard": "Better, probably on the hard classes too",
     "not_hard": "Better, but not shown on the hard classes",
     "elsewhere": "Better, shown on easier classes only",
-    "widened": "Traded hard for easy",
+    "widened": "Worse on the hard classes, better elsewhere",
     "worse": "Worse",
-    "noise": "Within noise",
+    "noise": "No significant change",
 }
-# The same where single classes, the worst class or the gap got significantly worse: nothing then is without cost.
+# The titles if single classes, the worst class or the gap got significantly worse.
 _WITH_LOSSES = {
-    "closed": "Closed the gap on average",
+    "closed": "Gap reduced on average",
     "better": "Better on average",
     "better_hard": "Better on the hard classes on average",
-    "noise": "Within noise on average",
+    "noise": "No significant change on average",
 }
 ONE_RUN = "on these test predictions (one run per side does not judge the training method)"
 
@@ -352,18 +359,19 @@ def _verdict(
 ) -> Verdict:
     """One of :data:`TITLES`, from the cross-fitted thirds and the overall accuracy.
 
-    The intervals behind it are widened (Bonferroni over these four), so that two runs of the same model are
-    "within noise" with the stated confidence. Once one change is beyond doubt, the other side of a trade is believed at the
-    stated confidence already: "without cost" means that no loss could be seen, and the sentence shows how large a loss the
-    data would still allow. Significant losses of single classes, of the worst class and of the gap are named in the title.
+    The four intervals are widened (Bonferroni correction), so that two runs of the same model show "no significant change"
+    with the stated confidence. Once one change is significant after correction, a change in the opposite direction counts
+    without correction. "No loss detected" refers to the thirds and the overall accuracy; the intervals in the sentence show
+    how large an undetected loss can be. The title names significant losses of single classes, of the worst class and of the
+    gap.
     """
     strict = 1 - (1 - confidence) / 4
     judged = {"overall": overall, **thirds}
     shown = {name: pooled.at(confidence) for name, pooled in judged.items()}
     up = {name for name, pooled in judged.items() if pooled.at(strict).low > 0}
     down = {name for name, pooled in judged.items() if pooled.at(strict).high < 0}
-    hard_gains, someone_pays = shown["hard"].low > 0, any(estimate.high < 0 for estimate in shown.values())
-    if ("hard" in up and someone_pays) or (hard_gains and down):
+    hard_improved, some_worsened = shown["hard"].low > 0, any(estimate.high < 0 for estimate in shown.values())
+    if ("hard" in up and some_worsened) or (hard_improved and down):
         kind = "traded"
     elif "hard" in up:
         closed = narrowing.at(confidence).low > 0
@@ -372,37 +380,39 @@ def _verdict(
         kind = "widened"
     elif up and not down:
         elsewhere = "overall" not in up or shown["hard"].high < 0
-        kind = "likely_hard" if hard_gains else "elsewhere" if elsewhere else "not_hard"
+        kind = "likely_hard" if hard_improved else "elsewhere" if elsewhere else "not_hard"
     else:
         kind = "worse" if down else "noise"
     short, long = _losses(metrics, per_class)
     title = TITLES[kind] if not short else f"{_WITH_LOSSES.get(kind, TITLES[kind])}; {_joined(short)} got worse"
-    scope = f" {ONE_RUN}" if one_run else ""
+    headline = f"{title} {ONE_RUN}" if one_run else title
     parts = [_evidence(shown, sure=up | down), *long, _tally(per_class)]
-    return Verdict(kind, title, f"{title}{scope}: {'; '.join(parts)}.", tuple(long))
+    return Verdict(kind, title, f"{headline}: {'; '.join(parts)}.", tuple(long), headline)
 
 
 def _losses(metrics: Mapping[str, Change], per_class: Any) -> tuple[list[str], list[str]]:
-    """What got significantly worse: in a few words, and with the numbers."""
+    """What got significantly worse: in a few words, and with numbers."""
     short, long = [], []
     lost = per_class[per_class["significant"] & (per_class["delta"] < 0)]
     if len(lost):
         largest = lost[np.argmin(lost["delta"])]
         name = str(largest["name"])
         short.append(f"class {name!r}" if len(lost) == 1 else f"{len(lost)} classes")
-        which = f"class {name!r}" if len(lost) == 1 else f"of {len(lost)} classes that lost, {name!r} most:"
-        long.append(f"{which} {_points(largest)} (q = {largest['q_value']:.2g})")
+        which = (
+            f"class {name!r}" if len(lost) == 1 else f"largest loss of the {len(lost)} classes that got worse: {name!r}"
+        )
+        long.append(f"{which} {_with_interval(largest)} (q = {largest['q_value']:.2g})")
     worst, gap = metrics["worst"].delta, metrics["gap"].delta
     if worst.high < 0:
         short.append("the worst class")
-        long.append(f"lowest class accuracy {_points(worst)}")
+        long.append(f"lowest class accuracy {_with_interval(worst)}")
     if gap.low > 0:
         short.append("the gap")
-        long.append(f"gap {_points(gap)}")
+        long.append(f"gap {_with_interval(gap)}")
     return short, long
 
 
-def _points(found: Any) -> str:
+def _with_interval(found: Any) -> str:
     """A difference with its interval, from an estimate or a record of a class."""
     if isinstance(found, Estimate):
         return f"{points(found.value)} points [{points(found.low)}, {points(found.high)}]"
@@ -414,11 +424,15 @@ def _joined(words: Sequence[str]) -> str:
 
 
 def _evidence(shown: Mapping[str, Estimate], sure: set[str]) -> str:
-    words = {"hard": "classes hard before", "easy": "classes easy before", "overall": "overall"}
-    # an interval may leave out 0 where its widened form, which decides, does not: that has to be said
+    words = {
+        "hard": "classes that were hard before",
+        "easy": "classes that were easy before",
+        "overall": "overall accuracy",
+    }
+    # the shown interval may exclude 0 although the widened interval, which decides, includes it
     doubt = {name for name, e in shown.items() if name not in sure and not e.low <= 0 <= e.high}
     parts = [
-        f"{words[name]} {_points(shown[name])}"
+        f"{words[name]} {_with_interval(shown[name])}"
         + (" (not significant after Bonferroni correction, 4 tests)" if name in doubt else "")
         for name in words
         if not np.isnan(shown[name].value)
@@ -431,7 +445,7 @@ def _tally(per_class: Any) -> str:
     lost = int((per_class["significant"] & (per_class["delta"] < 0)).sum())
     if gained + lost == 0:
         return "no single class changed significantly"
-    return f"{gained} class{'' if gained == 1 else 'es'} gained and {lost} lost significantly"
+    return f"{gained} class{'' if gained == 1 else 'es'} improved and {lost} got worse significantly"
 
 
 def _method(cells: Cells) -> str:
@@ -439,7 +453,7 @@ def _method(cells: Cells) -> str:
     if cells.paired_once:
         return f"exact McNemar test with mid-p per class; {ranked}"
     return (
-        f"{cells.num_before} runs before, {cells.num_after} after: variance of sampling plus variance between seeds "
+        f"{cells.num_before} runs before, {cells.num_after} after: sampling variance plus variance between seeds "
         f"(Student's t); {ranked}"
     )
 
@@ -448,22 +462,23 @@ def _notes(cells: Cells, given_reference: bool) -> list[str]:
     notes = []
     if cells.paired_once:
         notes.append(
-            "one run per side: the intervals cover the choice of test samples, not how training varies from seed to seed; "
-            "pass several runs to include it"
+            "one run per side: the intervals include the choice of test samples, but not the variation between training seeds; "
+            "pass several runs per side to include it"
         )
     elif min(cells.num_before, cells.num_after) == 1:
-        notes.append("one side has a single run; its seed variance is taken from the other side")
+        notes.append("one side has a single run; the variance between seeds is estimated from the other side")
     if not given_reference:
         notes.append(
-            "the reference ranking is that of *before* on these same samples: its hard third gains and its easy third "
-            "loses even from a mere re-run (regression to the mean); the verdict uses the cross-fitted thirds"
+            "the reference ranking uses the accuracies before on the same samples: even if only the training seed changes, its "
+            "hard third seems to improve and its easy third to get worse (regression to the mean); the verdict uses the "
+            "cross-fitted thirds"
         )
     sizes = cells.support[cells.support > 0]
     if (small := int((sizes < SMALL_ALONE).sum())) > 0:
         which = "any third, the worst class" if np.median(sizes) < SMALL else "the worst class"
         notes.append(
-            f"{small} class{'es have' if small > 1 else ' has'} fewer than {SMALL_ALONE} samples, too few to say what happened "
-            f"to {which}, the worst tenth or the gap, each ranked anew: hence the wide intervals of these differences"
+            f"{small} class{'es have' if small > 1 else ' has'} fewer than {SMALL_ALONE} samples, too few to determine the "
+            f"change of {which}, the worst tenth and the gap; therefore the intervals of these changes are wide"
         )
     if (absent := int((cells.support == 0).sum())) > 0:
         notes.append(f"{absent} class{'es have' if absent > 1 else ' has'} no samples and cannot be compared")

@@ -1,4 +1,4 @@
-"""What a comparison returns: :class:`Comparison`, its :class:`Change` entries and its :class:`Verdict`."""
+"""The result of a comparison: :class:`Comparison`, with :class:`Change` entries and a :class:`Verdict`."""
 
 from __future__ import annotations
 
@@ -57,36 +57,32 @@ def run_std(values: Sequence[float] | Float64s) -> float:
 
 @dataclass(frozen=True)
 class Verdict:
-    """``kind`` is a short code, ``title`` a few words, ``sentence`` the finding with its numbers.
+    """The result in words: ``kind`` is a short code, ``title`` a few words, ``sentence`` the result with its numbers.
 
-    ``losses`` are the significant losses of single classes, of the worst class and of the gap, in words; the title names
-    them too.
+    ``losses`` describes significant losses of single classes, of the worst class and of the gap; the title names them
+    too. ``headline`` is the title and, with one run per side, its scope; the sentence begins with the headline.
     """
 
     kind: str
     title: str
     sentence: str
     losses: tuple[str, ...] = ()
-
-    @property
-    def headline(self) -> str:
-        """The sentence up to its numbers: the title, and with one run per side what it can show."""
-        return self.sentence.partition(": ")[0]
+    headline: str = ""
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Which classes improved or got worse, with significance. Made by :func:`classgap.compare`; views are methods.
+    """Which classes improved or got worse, with significance. Created by :func:`classgap.compare`; the methods are views of it.
 
     Attributes:
-        before, after: The reports compared, one per training seed.
+        before, after: The compared reports, one per training seed.
         metrics: Every aggregate by name as a :class:`Change` (own ranking).
         groups: ``groups[ranking][group]`` as a :class:`Change`, for ``own``, ``reference`` (the ranking of *before*) and
             ``cross``.
         per_class: Structured array: ``name, support, before, after, delta, low, high, gained, lost, p_value, q_value,
-            significant, group``. ``gained``/``lost`` count samples that turned right/wrong (mean over pairs of seeds),
-            ``q_value`` is the Benjamini-Hochberg adjusted p-value, ``group`` the class's third before.
-        method: How per-class p-values and intervals were made.
+            significant, group``. ``gained`` and ``lost`` count the samples that became correct and that became wrong (mean over
+            pairs of seeds), ``q_value`` is the p-value after Benjamini-Hochberg correction, ``group`` the third before.
+        method: How the p-values and intervals of the classes were computed.
     """
 
     classes: tuple[str, ...]
@@ -114,27 +110,27 @@ class Comparison:
 
     @property
     def several_runs(self) -> bool:
-        """Whether a side has more than one run, so that there is a standard deviation over runs to show."""
+        """Whether a side has more than one run, so that a standard deviation over runs exists."""
         return max(len(self.before), len(self.after)) > 1
 
     @property
     def overall(self) -> Change:
-        """Share of samples that are right."""
+        """Share of samples that are predicted correctly."""
         return self.metrics["overall"]
 
     @property
     def easy(self) -> Change:
-        """Mean accuracy of the best third, each run ranking its own classes."""
+        """Mean accuracy of the best third of classes, by the own ranking of each run."""
         return self.metrics["easy"]
 
     @property
     def medium(self) -> Change:
-        """Mean accuracy of the middle third, each run ranking its own classes."""
+        """Mean accuracy of the middle third of classes, by the own ranking of each run."""
         return self.metrics["medium"]
 
     @property
     def hard(self) -> Change:
-        """Mean accuracy of the worst third, each run ranking its own classes."""
+        """Mean accuracy of the worst third of classes, by the own ranking of each run."""
         return self.metrics["hard"]
 
     @property
@@ -148,14 +144,14 @@ class Comparison:
         return self.metrics["gap"]
 
     @property
-    def gainers(self) -> NDArray[np.void]:
+    def improved(self) -> NDArray[np.void]:
         """Records of the classes that improved significantly, largest gain first."""
         rows = self.per_class[self.per_class["significant"] & (self.per_class["delta"] > 0)]
         return rows[np.argsort(-rows["delta"], kind="stable")]
 
     @property
-    def payers(self) -> NDArray[np.void]:
-        """Records of the classes that lost significantly, largest loss first."""
+    def worsened(self) -> NDArray[np.void]:
+        """Records of the classes that got worse significantly, largest loss first."""
         rows = self.per_class[self.per_class["significant"] & (self.per_class["delta"] < 0)]
         return rows[np.argsort(rows["delta"], kind="stable")]
 
@@ -188,7 +184,7 @@ class Comparison:
         return tree
 
     def to_markdown(self, *, classes: int = 10) -> str:
-        """The comparison as a pull-request comment: verdict, headline changes, who gained, who paid, notes."""
+        """The comparison as Markdown: verdict, changes of the main numbers, classes that changed significantly, notes."""
         rows = [(label(name), *self._cells(self.metrics[name])) for name in HEADLINES]
         crossed = [(name, *self._cells(change)) for name, change in self.groups["cross"].items()]
         stds = ("std over runs before", "after") if self.several_runs else ()
@@ -197,10 +193,10 @@ class Comparison:
             f"## {self.verdict.headline}",
             self.verdict.sentence,
             markdown_table(("", *head), rows),
-            "**Classes easy, medium and hard before** (ranked and scored on different samples; the verdict rests on these)",
+            "**Classes that were easy, medium and hard before** (ranked and measured on different samples; used for the verdict)",
             markdown_table(("", *head), crossed),
-            *self._markdown_classes("Who gained", self.gainers, classes),
-            *self._markdown_classes("Who paid", self.payers, classes),
+            *self._markdown_classes("Classes that improved significantly", self.improved, classes),
+            *self._markdown_classes("Classes that got worse significantly", self.worsened, classes),
         ]
         notes = "\n".join(f"- {note}" for note in (*self.notes, f"method: {self.method}"))
         runs = f"{self.num_samples:,} samples, {self.num_classes} classes"
@@ -215,7 +211,7 @@ class Comparison:
 
     def _markdown_classes(self, title: str, changed: NDArray[np.void], count: int) -> list[str]:
         if len(changed) == 0:
-            return [f"**{title}**: no class beyond chance."]
+            return [f"**{title}**: none."]
         rows = [
             (
                 str(r["name"]),
@@ -233,10 +229,10 @@ class Comparison:
         return [f"**{title}**{more}", markdown_table(head, rows)]
 
     def to_pandas(self) -> pd.DataFrame:
-        """The classes as a data frame, one row each, indexed by name."""
+        """The classes as a data frame with one row per class, indexed by name."""
         return columns_frame(self.per_class)
 
     def to_html(self, path: str | Path) -> Path:
-        """Write the comparison as one self-contained HTML page and return where."""
+        """Write the comparison as one self-contained HTML page and return its path."""
         html_module().render_comparison(self, path)
         return Path(path)

@@ -1,6 +1,6 @@
 """Conditions for continuous integration: ``--fail-if "hard < 0.60"``.
 
-A condition is ``NAME OPERATOR NUMBER``. Names are paths in the JSON of the report or comparison:
+A condition has the form ``NAME OPERATOR NUMBER``. Names are paths in the JSON of the report or comparison:
 
     hard                     the value; also hard.low, hard.high
     gap_corrected.low        any metric by name
@@ -8,7 +8,8 @@ A condition is ``NAME OPERATOR NUMBER``. Names are paths in the JSON of the repo
     class[cat].accuracy      a class by name
     hard.delta.high          in a comparison: before, after (the default) or delta
     verdict == worse         in a comparison: the kind of verdict
-    any class lost           in a comparison: a class lost significantly (Benjamini-Hochberg); also "any class gained"
+    any class worsened       in a comparison: a class got worse significantly (Benjamini-Hochberg correction over the
+                             classes); also "any class improved"
 
 Numbers may be written ``60%``. Nothing is evaluated as code.
 """
@@ -34,18 +35,18 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
 }
 _WORDS = {"<": "below", "<=": "at most", ">": "above", ">=": "at least", "==": "equal to", "!=": "other than"}
-# The class name may hold anything, also operators and brackets, so it runs to the last "]" before a dot or an operator.
+# A class name may contain operators and brackets, so it extends to the last "]" before a dot or an operator.
 _CONDITION = re.compile(
     r"\s*(?P<name>class\[.*\](?:\.\w+)*|[\w.]+)\s*(?P<operator><=|>=|==|!=|<|>)\s*(?P<bound>\S+)\s*"
 )
 _CLASS = re.compile(r"class\[(?P<class>.*)\](?P<rest>(?:\.\w+)*)")
-_ANY_CLASS = re.compile(r"\s*any\s+class\s+(?P<what>lost|gained)\s*")
-_DEFAULTS = ("value", "after", "kind")  # what a name that stops early means
+_ANY_CLASS = re.compile(r"\s*any\s+class\s+(?P<what>worsened|improved)\s*")
+_DEFAULTS = ("value", "after", "kind")  # the entry that an incomplete name means
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A parsed ``--fail-if``; ``bound`` is text only for verdicts and for ``any class lost`` (operator "any")."""
+    """A parsed ``--fail-if``; ``bound`` is text only for verdicts and for ``any class worsened`` (operator "any")."""
 
     text: str
     name: str
@@ -55,7 +56,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Whether a condition held, i.e. the gate failed, and why."""
+    """Whether a condition is true, so that the gate fails, and why."""
 
     condition: str
     failed: bool
@@ -75,7 +76,7 @@ def parse(text: str) -> Condition:
     if match is None:
         raise InputError(
             f"cannot read the condition {text!r}; write NAME OPERATOR NUMBER, e.g. 'hard < 0.60', 'worst.low < 0.4' "
-            "or 'class[cat].accuracy < 50%'; in a comparison also 'any class lost'"
+            "or 'class[cat].accuracy < 50%'; in a comparison also 'any class worsened'"
         )
     return Condition(text.strip(), match["name"], match["operator"], _bound(text, match["operator"], match["bound"]))
 
@@ -93,7 +94,7 @@ def _bound(text: str, sign: str, bound: str) -> float | str:
 
 
 def check(result: AuditReport | Comparison, conditions: Sequence[str]) -> tuple[Outcome, ...]:
-    """Every condition's outcome; the gate fails if any of them ``failed``. A number that is undefined fails too."""
+    """The outcome of every condition. The gate fails if one of them ``failed``; an undefined number fails too."""
     parsed = [parse(text) for text in conditions]
     tree = result.to_dict() if parsed else {}
     return tuple(_judge(tree, condition) for condition in parsed)
@@ -105,7 +106,7 @@ def _judge(tree: Mapping[str, Any], condition: Condition) -> Outcome:
     value = look_up(tree, condition.name)
     bound = condition.bound
     if value is None:
-        reason = f"{condition.name} is undefined here (no samples to measure it on)"
+        reason = f"{condition.name} is undefined here (there are no samples to measure it)"
         return Outcome(condition.text, True, f"failed: {reason}, so {condition.text!r} cannot be ruled out")
     if isinstance(value, str) != isinstance(bound, str):
         wanted = "text, e.g. 'verdict == worse'" if isinstance(value, str) else "a number"
@@ -119,14 +120,17 @@ def _judge(tree: Mapping[str, Any], condition: Condition) -> Outcome:
 
 
 def _judge_any(tree: Mapping[str, Any], condition: Condition) -> Outcome:
-    """Whether any class lost (or gained) significantly."""
+    """Whether any class got worse (or improved) significantly."""
     rows = tree["per_class"]
     if not rows or "significant" not in rows[0]:
-        raise InputError(f"{condition.text!r} can only be asked of a comparison, and this is the audit of one model")
-    sign = -1 if condition.bound == "lost" else 1
+        raise InputError(
+            f"{condition.text!r} needs a comparison, but this is the audit of one model; use classgap compare"
+        )
+    sign = -1 if condition.bound == "worsened" else 1
     names = [str(row["name"]) for row in rows if row["significant"] and sign * row["delta"] > 0]
     shown = ", ".join(map(repr, names[:5])) + (" …" if len(names) > 5 else "")
-    reason = f"{len(names)} of {len(rows)} classes {condition.bound} significantly" + (f" ({shown})" if names else "")
+    change = "got worse" if condition.bound == "worsened" else "improved"
+    reason = f"{len(names)} of {len(rows)} classes {change} significantly" + (f" ({shown})" if names else "")
     return Outcome(condition.text, bool(names), f"{'failed' if names else 'passed'}: {reason}")
 
 
@@ -141,16 +145,18 @@ def look_up(tree: Mapping[str, Any], name: str) -> float | str | None:
     while isinstance(found, Mapping):
         default = next((key for key in _DEFAULTS if key in found), None)
         if default is None:
-            raise InputError(f"{name!r} is not a single number; say which of {', '.join(map(str, found))}")
+            raise InputError(
+                f"{name!r} must be a single number, but it has several entries; add one of {', '.join(map(str, found))}"
+            )
         found = found[default]
     if isinstance(found, list):
-        raise InputError(f"{name!r} is a list; use class[NAME].COLUMN for a class")
+        raise InputError(f"{name!r} is a list; for a single class use class[NAME].COLUMN")
     leaf: float | str | None = found
     return leaf
 
 
 def _start(tree: Mapping[str, Any], name: str) -> tuple[Any, list[str]]:
-    """The subtree where the path begins and the parts still to walk."""
+    """The subtree where the path begins, and the remaining parts of the path."""
     if match := _CLASS.fullmatch(name):
         rows = {str(row["name"]): row for row in tree["per_class"]}
         if match["class"] not in rows:

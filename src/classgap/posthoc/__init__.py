@@ -1,10 +1,10 @@
-"""Close the gap of a trained model without retraining: estimators on cached scores, no torch needed.
+"""Reduce the gap of a trained model without training it again: estimators on stored scores. No torch.
 
     marc = MARC().fit(val_scores, y_val, class_counts=counts, weight_norms=norms)
     y_pred = marc.predict(test_scores)
-    marc.fold(model.fc)                       # serving costs nothing
+    marc.fold(model.fc)                       # no extra cost at inference
 
-Fit on held-out or out-of-fold scores, never on those used to train.
+Fit on held-out or out-of-fold scores, never on scores of the training samples.
 """
 
 from __future__ import annotations

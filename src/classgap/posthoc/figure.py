@@ -1,4 +1,4 @@
-"""The frontier: what each method gains on the hard third against what it costs overall."""
+"""Figure: change of the hard third against change of the overall accuracy, for every method."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _DIAL = "#e8703a"
 
 
 def frontier(result: FixReport) -> alt.TopLevelMixin:
-    """Hard third against overall on the samples set aside: the gap dial as a line, others as points, the chosen one ringed."""
+    """Hard third against overall accuracy on the samples set aside; the gap dial is a line, a ring marks the chosen method."""
     import altair as alt
 
     rows = _rows(result)
     title = "change of the hard third, points"
-    x = alt.X("overall:Q", title="change overall, points", scale=alt.Scale(zero=False, nice=True))
+    x = alt.X("overall:Q", title="change of the overall accuracy, points", scale=alt.Scale(zero=False, nice=True))
     y = alt.Y("hard:Q", title=title)
     families = ["gap_dial", *sorted({row["family"] for row in rows} - {"gap_dial"})]
     others = ["#3f8fd2", "#2f9e77", "#8f6bc8", "#d8476b", "#b08d2e", "#5c6773", "#46b3c1", "#a0522d", "#6b8e23"]
@@ -46,7 +46,7 @@ def frontier(result: FixReport) -> alt.TopLevelMixin:
 
 def _rows(result: FixReport) -> list[dict[str, Any]]:
     dial = {candidate.label: strength for strength, candidate in result.frontier}
-    ends = {*list(dial)[:1], *list(dial)[-1:]}  # strengths between them follow the line, and their names would overlap
+    ends = {*list(dial)[:1], *list(dial)[-1:]}  # labels of the strengths between them would overlap
     rows = []
     for label, candidate in result.candidates.items():
         hard, whole = candidate.report.metrics["hard"].delta, candidate.report.metrics[result.overall].delta

@@ -1,4 +1,4 @@
-"""Writing a fitted method to disk and reading it back: settings as JSON, arrays as safetensors, no pickles."""
+"""Write a fitted method to disk and read it: settings as JSON, arrays as safetensors, no pickles."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def save(method: PostHocMethod, folder: str | Path) -> Path:
     check_is_fitted(method, "classes_")
     names = [m.name for m in registry.methods("posthoc") if m.cls is type(method)]
     if not names:
-        raise InputError(f"{type(method).__name__} is not a declared method; decorate it with @method to save it")
+        raise InputError(f"{type(method).__name__} is not a registered method; decorate it with @method to save it")
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     arrays = safetensors.numpy.save({name: np.ascontiguousarray(getattr(method, name)) for name in method.learned})
@@ -52,17 +52,19 @@ def load(folder: str | Path) -> PostHocMethod:
     source = Path(folder)
     missing = [name for name in (SETTINGS, ARRAYS) if not (source / name).is_file()]
     if missing:
-        raise InputError(f"{source} holds no saved method: {' and '.join(missing)} missing")
+        raise InputError(f"{source} contains no saved method: {' and '.join(missing)} missing")
     try:
         settings: dict[str, Any] = json.loads((source / SETTINGS).read_text(encoding="utf-8"))
         name, parameters, classes = settings["method"], settings["parameters"], settings["classes"]
         kind, digest = settings["scores_kind"], settings["sha256"]
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{source / SETTINGS} is damaged, or not of this version of classgap: {error!r}") from None
+        raise InputError(
+            f"{source / SETTINGS} is damaged, or was written by another version of classgap: {error!r}"
+        ) from None
     arrays = (source / ARRAYS).read_bytes()
     if hashlib.sha256(arrays).hexdigest() != digest:
         raise InputError(
-            f"{source / ARRAYS} does not belong to {SETTINGS} beside it, or is damaged; save the method again"
+            f"{source / ARRAYS} does not match {SETTINGS} in the same folder, or is damaged; save the method again"
         )
     method: PostHocMethod = registry.get("posthoc", name).build(**parameters)
     method.classes_, method.scores_kind_ = np.asarray(classes), kind

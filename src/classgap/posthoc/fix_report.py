@@ -1,4 +1,4 @@
-"""What :func:`classgap.fix` found: :class:`FixReport`, its words and tables, and the folder it writes."""
+"""The result of :func:`classgap.fix`: :class:`FixReport`, with its texts, tables and output folder."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from classgap.predictions import Predictions
 if TYPE_CHECKING:
     from classgap.measure import Comparison
 
-# Verdicts of ``compare`` on the report part that count as help: the hard classes or the overall accuracy gained.
+# Verdicts of ``compare`` on the samples set aside that are improvements of the hard classes or the overall accuracy.
 HELPFUL = ("closed", "better", "better_hard", "traded", "likely_hard", "not_hard")
 COLUMNS = ("method", "hard cv", "overall cv", "hard", "overall", "verdict")
-# What a result folder may hold; anything else in it belongs to the user.
+# The files and folders that classgap writes; all others in the folder belong to the user.
 WRITTEN = (
     "method",
     "head.safetensors",
@@ -45,9 +45,9 @@ class Candidate:
     """One method with one setting.
 
     Attributes:
-        method: Fitted on the fitting part.
-        selection: Cross-fitted comparison with the uncorrected scores on the fitting part; what the rule sees.
-        report: Comparison on the samples set aside, which influenced neither fit nor choice.
+        method: The method, fitted on the samples for fitting.
+        selection: Cross-fitted comparison with the uncorrected scores on the samples for fitting; the rule uses this.
+        report: Comparison on the samples set aside, which were used neither to fit nor to choose.
     """
 
     label: str
@@ -58,16 +58,16 @@ class Candidate:
 
 @dataclass(frozen=True, eq=False)
 class FixReport:
-    """Which post-hoc method was chosen, and what it is worth. Made by :func:`classgap.fix`.
+    """The chosen post-hoc method and its measured effect. Created by :func:`classgap.fix`.
 
     Attributes:
-        before: The predictions given.
-        candidates: All methods that were fitted, by label, the chosen one first.
-        skipped: Methods that could not be tried, with the reason.
-        chosen: Label of the method the rule chose, or None.
-        rule: The rule.
-        report_rows: Samples set aside for the report.
-        overall: What the rule calls overall: ``"balanced"`` or ``"overall"`` accuracy.
+        before: The given predictions.
+        candidates: All fitted methods by label, the chosen one first.
+        skipped: Methods that could not be fitted, with the reason.
+        chosen: Label of the chosen method, or None.
+        rule: Name of the rule.
+        report_rows: Rows of the samples set aside for the report.
+        overall: What the rule means by overall accuracy: ``"balanced"`` or ``"overall"``.
     """
 
     before: Predictions
@@ -88,30 +88,32 @@ class FixReport:
 
     @property
     def method(self) -> PostHocMethod:
-        """The chosen method, fitted."""
+        """The chosen method, ready to use."""
         return self._chosen.method
 
     @property
     def comparison(self) -> Comparison:
-        """Before and after the chosen method, on the samples set aside."""
+        """Comparison before and after the chosen method, on the samples set aside."""
         return self._chosen.report
 
     @property
     def _chosen(self) -> Candidate:
         if self.chosen is None:
-            raise InputError(f"no method is admissible under the rule {self.rule}; candidates holds what was tried")
+            raise InputError(
+                f"the rule {self.rule} admits no method; see candidates for all fitted methods, or choose another rule"
+            )
         return self.candidates[self.chosen]
 
     @cached_property
     def after(self) -> Predictions:
-        """All predictions given, corrected by the chosen method; its scores are corrected logits."""
+        """All given predictions, corrected by the chosen method; the scores are corrected logits."""
         scores = self.method.transform(self.before.scores, features=self.before.features)
         layer = dict.fromkeys(("weight", "bias", "margin_norms"))
         return replace(self.before, scores=scores, scores_kind="logits", y_pred=scores.argmax(axis=1), **layer)  # type: ignore[arg-type]
 
     @property
     def rejected(self) -> dict[str, str]:
-        """Candidates whose verdict on the samples set aside is an improvement but that were not chosen, with the reason."""
+        """Candidates that improve the samples set aside but were not chosen, with the reason."""
         return {
             label: rejection({n: c.selection for n, c in self.candidates.items()}, label, self.rule, self.overall)
             for label, candidate in self.candidates.items()
@@ -120,29 +122,30 @@ class FixReport:
 
     @property
     def frontier(self) -> list[tuple[float, Candidate]]:
-        """The strengths of the gap dial, in order."""
+        """The candidates of the gap dial, in order of their strength."""
         dials = [(c.method.strength_, c) for c in self.candidates.values() if isinstance(c.method, GapDial)]
         return sorted(dials, key=lambda pair: pair[0])
 
     @property
     def verdict(self) -> str:
-        """Whether a method helps, and by how much, in words."""
+        """Whether a method helps, and how much, as text."""
         return _verdict(self)
 
     def rows(self) -> list[tuple[str, ...]]:
-        """A line of text cells for each method, under :data:`COLUMNS`."""
+        """One row of text cells per method, with the columns :data:`COLUMNS`."""
         return _rows(self)
 
     def to_markdown(self) -> str:
-        """All methods as a Markdown table, with how they were fitted and chosen."""
+        """All methods as a Markdown table, with an explanation."""
         counted = "mean over classes" if self.overall == "balanced" else "mean over samples"
         lines = [
-            "# Methods tried",
+            "# Fitted methods",
             "",
-            "Differences to the uncorrected scores in points, with 95 % paired intervals; + and − mark intervals that exclude 0. "
-            f'"cv" is cross-fitted and what the rule sees; the other columns are measured on {len(self.report_rows):,} samples '
-            'that influenced no fit and no choice, "hard" there on the classes hard before, cross-fitted. The verdict allows '
-            f"for four tests (Bonferroni). Rule: {self.rule}. Overall: {counted}.",
+            "Differences from the uncorrected scores in points, with paired 95 % intervals; + and − mark intervals that exclude "
+            '0. "cv" columns are cross-fitted; the rule uses them. The other columns are measured on '
+            f"{len(self.report_rows):,} samples that were used neither to fit nor to choose a method; there, "
+            '"hard" means the classes that were hard before, by the cross-fitted ranking. The verdict includes a Bonferroni '
+            f"correction (4 tests). Rule: {self.rule}. Overall: {counted}.",
             "",
             "| " + " | ".join(COLUMNS) + " |",
             "|" + "---|" * len(COLUMNS),
@@ -150,22 +153,22 @@ class FixReport:
             "",
             self.verdict,
             "",
-            *(f"Left out: {name} ({reason})." for name, reason in self.skipped.items()),
+            *(f"Not fitted: {name} ({reason})." for name, reason in self.skipped.items()),
         ]
         return "\n".join(lines) + "\n"
 
     def save(self, folder: str | Path, *, source: str = "") -> Path:
-        """Write the report, and the chosen method if it helps, in place of an earlier result in ``folder``.
+        """Write the report, and the chosen method if it helps, to ``folder``; an earlier result there is replaced.
 
-        Everything is written to a temporary folder first; then the files of the earlier result are removed, and the new ones
-        take their place. Other files in ``folder`` stay.
+        The files are first written to a temporary folder. Then the files of the earlier result are removed and the new files are
+        moved to their place. Other files in ``folder`` are kept.
 
         Args:
-            source: What was fixed, for the title of the page.
+            source: Name of the prediction files, for the title of the page.
         """
         target = Path(folder)
         if target.exists() and not target.is_dir():
-            raise InputError(f"{target} is a file; choose a folder")
+            raise InputError(f"folder must be a directory, but {target} is a file")
         target.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".fix-", dir=target) as temporary:
             _write(self, Path(temporary), source)
@@ -214,7 +217,7 @@ def _write_predictions(result: FixReport, path: Path) -> None:
 
 
 def _write_head(result: FixReport, path: Path) -> None:
-    """The last layer with the correction folded in, where there is one and the method allows it."""
+    """Write the corrected last layer, if the predictions hold one and the method can be folded into it."""
     from safetensors.numpy import save_file
 
     if result.before.weight is None:
@@ -222,7 +225,7 @@ def _write_head(result: FixReport, path: Path) -> None:
     try:
         weight, bias = result.method.fold(result.before.weight, result.before.bias)
     except InputError:
-        return  # DisAlign changes each sample differently
+        return  # the correction of DisAlign differs between samples
     save_file({"weight": np.ascontiguousarray(weight), "bias": np.ascontiguousarray(bias)}, path)
 
 
@@ -230,11 +233,11 @@ def _verdict(result: FixReport) -> str:
     from classgap.measure.render.plain import points
 
     if result.chosen is None:
-        return _with_rejected(f"No method is admissible under the rule {result.rule}.", result)
+        return _with_rejected(f"The rule {result.rule} admits no method.", result)
     report = result.comparison
     hard, overall = report.groups["cross"]["hard"].delta, report.metrics[result.overall].delta
     numbers = (
-        f"classes hard before {points(hard.value)} [{points(hard.low)}, {points(hard.high)}], "
+        f"classes that were hard before {points(hard.value)} [{points(hard.low)}, {points(hard.high)}], "
         f"{result.overall} accuracy {points(overall.value)} [{points(overall.low)}, {points(overall.high)}]"
     )
     if result.helps:
@@ -243,20 +246,20 @@ def _verdict(result: FixReport) -> str:
     if hard.low > 0 or overall.low > 0:
         reason += ", because after Bonferroni correction (4 tests) no gain is significant"
     sentence = (
-        f"Nothing helps beyond noise: {result.rule} chose {result.chosen}, {numbers}; {reason}. No method was written."
+        f"No significant improvement: {result.rule} chose {result.chosen}, {numbers}; {reason}. No method was written."
     )
     return _with_rejected(sentence, result)
 
 
 def _with_rejected(sentence: str, result: FixReport) -> str:
-    """The sentence, and which methods looked better on the samples set aside but were not chosen, why, and what to do."""
+    """The sentence, and which methods improve the samples set aside but were not chosen, why, and what to do."""
     if not result.rejected:
         return sentence
     named = "; ".join(f"{label}: {reason}" for label, reason in list(result.rejected.items())[:3])
     return (
-        f"{sentence} An improvement on the samples set aside that the rule did not choose: {named}. To take it, choose by "
-        "another --rule (best_hard allows any cost), or fit that method alone in Python (classgap.posthoc); as it "
-        "is then chosen with these samples in view, confirm it on new ones."
+        f"{sentence} Methods that improve the samples set aside but were not chosen: {named}. To use one of them, pass another "
+        "--rule (best_hard ignores the overall accuracy), or fit the method in Python (classgap.posthoc). Since these samples "
+        "then influence the choice, confirm the improvement on new samples."
     )
 
 

@@ -1,4 +1,4 @@
-"""Fit every applicable method, choose one by a named rule, and measure it on samples that no choice has seen."""
+"""``fix``: fit every applicable method, choose one by a rule, and measure it on samples that were set aside."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from threadpoolctl import threadpool_limits
 from classgap import registry
 from classgap.checks import InputError, number
 from classgap.posthoc.estimators.base import PostHocMethod
-from classgap.posthoc.estimators.gap_dial import STRENGTHS
 from classgap.posthoc.fix_report import Candidate, FixReport
 from classgap.posthoc.held_out import Array, HeldOut, as_logits
 from classgap.posthoc.selection import DEFAULT_RULE, choose, compare_predictions, fold_numbers, need_samples, splits
@@ -25,14 +24,6 @@ from classgap.predictions.predictions import Counts, Progress, as_predictions
 
 if TYPE_CHECKING:
     from classgap.measure import Comparison
-
-# Settings tried beside each method's defaults; the rule chooses among all of them by cross-fitting.
-_VARIANTS: Mapping[str, Sequence[Mapping[str, Any]]] = {
-    "marc": ({}, {"ridge": 0.1}, {"ridge": 1.0}),  # the first has no ridge, as in the paper
-    "logit_adjustment": ({"tau": 1.0}, {"tau": None}),
-    "crt": ({"weight_decay": 1e-2}, {"weight_decay": 1e-3}),
-    "gap_dial": tuple({"strength": s, "ridge": 1.0} for s in STRENGTHS),
-}
 
 
 def fix(
@@ -51,25 +42,25 @@ def fix(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> FixReport:
-    """Close the gap of a trained model without retraining.
+    """Reduce the gap of a trained model without training it again.
 
-    A stratified ``report_share`` of the samples (one half, a third, a quarter, …) is set aside. On the rest every post-hoc method
-    is cross-fitted, the rule chooses from those comparisons, and all methods are fitted once more. Only then is each measured on
-    the samples set aside.
+    A stratified share ``report_share`` of the samples (1/2, 1/3, 1/4, …) is set aside. On the other samples, every post-hoc
+    method is cross-fitted, the rule chooses one by these comparisons, and all methods are fitted again. Then each method is
+    measured on the samples set aside.
 
     Args:
-        data: Samples the model was **not** trained on, with scores or with features and a head: predictions, a prediction file
-            (as a path), a table, or true labels beside ``scores``.
+        data: Samples that the model was **not** trained on, with scores, or with features and a head: predictions, the path of a
+            prediction file, a table, or true labels together with ``scores``.
         scores: ``(n, K)`` logits or probabilities, columns in class order.
-        scores_kind: What ``scores`` are; ``"auto"`` takes rows that sum to 1 for probabilities.
-        features: ``(n, d)`` input of the last layer; some methods need it.
+        scores_kind: Kind of the scores. ``"auto"``: logits if a value lies outside [0, 1], otherwise probabilities.
+        features: ``(n, d)`` inputs of the last layer; some methods need them.
         head: The last layer: its weight ``(K, d)``, a pair ``(weight, bias)``, or an object with both.
         class_names: Names in class order.
-        train_counts: Training samples of each class, in class order or by name; without it the labels of ``data`` are counted.
-        rule: How to choose a method, one of :data:`classgap.posthoc.RULES`.
-        overall: What the rule calls overall: ``"balanced"`` counts classes alike, ``"overall"`` samples.
-        report_share: Share of the samples set aside for the report.
-        folds: Folds of the cross-fitting.
+        train_counts: Numbers of training samples per class, in class order or by name; by default the label counts of ``data``.
+        rule: Name of the rule that chooses the method, one of :data:`classgap.posthoc.RULES`.
+        overall: What the rule means by overall accuracy: ``"balanced"`` is the mean over classes, ``"overall"`` over samples.
+        report_share: Share of the samples that is set aside for the report.
+        folds: Number of folds of the cross-fitting.
         seed: Random seed.
         progress: Called with (fits done, fits in total).
     Example:
@@ -92,7 +83,7 @@ def fix(
     )
     held_out = held_out_of(found)
     number("report_share", report_share, low=0.05, high=0.5)
-    choose({}, rule, overall)  # a name that does not exist is an error before any work
+    choose({}, rule, overall)  # an unknown name is an error before any work is done
     set_aside = fold_numbers(held_out.y, round(1 / report_share), seed) == 0
     fitting, reporting = held_out.take(np.flatnonzero(~set_aside)), held_out.take(np.flatnonzero(set_aside))
     need_samples(fitting, folds, "fix")
@@ -120,11 +111,11 @@ def fix(
 
 
 def held_out_of(found: Predictions) -> HeldOut:
-    """Predictions as what post-hoc methods learn from; probabilities become their logarithms."""
+    """The input of post-hoc methods from predictions; probabilities become their logarithms."""
     if found.scores is None or not found.has_rows:
         raise InputError(
-            "fix needs logits (--scores), or features with the last layer's weight, and true labels; "
-            "labels alone show which classes fail (classgap audit), but not how close they were"
+            "fix needs true labels and scores (--scores), or features with the weight of the last layer; got labels only, "
+            "for which classgap audit is enough"
         )
     norms = None if found.weight is None else np.linalg.norm(found.weight, axis=1)
     return HeldOut.gather(
@@ -139,34 +130,21 @@ def held_out_of(found: Predictions) -> HeldOut:
 
 
 def applicable(held_out: HeldOut) -> tuple[dict[str, PostHocMethod], dict[str, str]]:
-    """Every declared method (with its variants) that this held_out allows, and why the others are left out."""
+    """Every declared method (with its variants) that suits these samples, and why the others are left out."""
     wanted: dict[str, PostHocMethod] = {}
     skipped: dict[str, str] = {}
     for declared in registry.methods("posthoc"):
-        needs_features: bool = declared.cls.uses_features  # type: ignore[attr-defined]
-        if needs_features and held_out.features is None:
-            skipped[declared.name] = "needs features"
-        elif declared.name == "tau_norm" and held_out.weight_norms is None:
-            skipped[declared.name] = "needs the head's weight"
-        elif declared.name == "tau_norm" and _one_length(held_out):
-            skipped[declared.name] = "the rows of the head are equally long, as in a cosine head"
-        elif declared.name == "logit_adjustment" and len(np.unique(held_out.class_counts)) == 1:
-            skipped[declared.name] = "the training classes are equally frequent"
-        else:
-            for settings in _VARIANTS.get(declared.name, ({},)):
-                wanted[_label(declared.name, settings)] = declared.build(**settings)
+        method: type[PostHocMethod] = declared.cls  # type: ignore[assignment]
+        if reason := method.unsuitable(held_out):
+            skipped[declared.name] = reason
+            continue
+        for settings in method.variants:
+            wanted[_label(declared.name, settings)] = declared.build(**settings)
     return wanted, skipped
 
 
-def _one_length(held_out: HeldOut) -> bool:
-    """Whether dividing the rows of the head by their norms changes nothing, and there is no bias to drop."""
-    norms = held_out.weight_norms
-    unbiased = held_out.bias is None or not np.any(held_out.bias)
-    return unbiased and norms is not None and bool(np.ptp(norms) <= 1e-4 * norms.max())
-
-
 def _label(name: str, settings: Mapping[str, Any]) -> str:
-    """``gap_dial(2)``, ``marc(ridge 1)``, ``crt``: short, and telling variants apart."""
+    """Short name of a method with its setting: ``gap_dial(2)``, ``marc(ridge 1)``, ``crt``."""
     if not settings:
         return name
     key, value = next(iter(settings.items()))
@@ -177,7 +155,7 @@ def _label(name: str, settings: Mapping[str, Any]) -> str:
 def _fit_all(
     methods: Mapping[str, PostHocMethod], held_out: HeldOut, tick: Callable[[], None]
 ) -> dict[str, PostHocMethod]:
-    """Every method on the same samples, as many at a time as there are cores; ``tick`` after each."""
+    """Fit every method on the same samples, in one thread per core; call ``tick`` after each."""
     with threadpool_limits(1, "blas"), ThreadPoolExecutor(os.cpu_count()) as pool:
         running = {label: pool.submit(_fit, method, held_out) for label, method in methods.items()}
         for _ in as_completed(running.values()):

@@ -1,4 +1,4 @@
-"""What a post-hoc method may learn from, checked once for all of them."""
+"""The checked input of all post-hoc methods."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def check_scores(name: str, value: ArrayLike, *, rows: int | None = None, column
 
 
 def kind_of_scores(scores: Array) -> ScoreKind:
-    """Probabilities where 1000 rows, spread over the matrix, lie in [0, 1] and sum to 1; logits otherwise."""
+    """``"probabilities"`` if 1000 rows, spread over the matrix, lie in [0, 1] and sum to 1; otherwise ``"logits"``."""
     rows = scores[:: max(1, len(scores) // 1000)]
     inside = rows.size > 0 and rows.min() >= 0 and rows.max() <= 1
     return "probabilities" if inside and bool(np.abs(rows.sum(axis=1) - 1).max() < 1e-3) else "logits"
 
 
 def as_logits(scores: Array, kind: ScoreKind) -> Array:
-    """What methods work on: logits as they are, probabilities as their logarithms."""
+    """Logits unchanged; probabilities as their logarithms."""
     return np.log(np.maximum(scores, 1e-12)) if kind == "probabilities" else scores
 
 
@@ -46,12 +46,12 @@ def check_prior(prior: ArrayLike, num_classes: int) -> Array:
 def label_columns(y: ArrayLike, num_classes: int, classes: ArrayLike | None) -> tuple[Array, Array]:
     """Column names and, for each sample, the column of its label.
 
-    Integers in ``[0, K)`` are columns. Other labels need ``classes`` (the column names in order), or must show all K of
-    them, in which case the columns are taken to be in sorted order.
+    Integers in ``[0, K)`` are columns. Other labels need ``classes`` (the column names in order); without it, all K labels must
+    occur, and the columns are assumed to be in sorted order.
     """
     labels = np.asarray(y)
     if labels.ndim != 1 or len(labels) == 0:
-        raise InputError(f"y must hold one label a sample, got shape {labels.shape}; did you pass one-hot labels?")
+        raise InputError(f"y must hold one label per sample, got shape {labels.shape}; did you pass one-hot labels?")
     if classes is not None:
         names = np.asarray(classes)
         if names.shape != (num_classes,) or len(np.unique(names)) != num_classes:
@@ -67,22 +67,22 @@ def label_columns(y: ArrayLike, num_classes: int, classes: ArrayLike | None) -> 
             )
     order = np.argsort(names)
     index = order[np.searchsorted(names, labels, sorter=order).clip(0, num_classes - 1)]
-    strangers = labels[names[index] != labels]
-    if len(strangers):
-        raise InputError(f"y holds {strangers[0]!r}, which is not among the classes; pass classes= with every name")
+    unknown = labels[names[index] != labels]
+    if len(unknown):
+        raise InputError(f"y holds {unknown[0]!r}, which is not among the classes; pass classes= with every name")
     return names, index.astype(np.int64)
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Held-out scores with their labels, and what else is known of the model. Made by :meth:`gather`.
+    """Held-out scores with their labels, and facts about the model. Created by :meth:`gather`.
 
     Attributes:
-        scores: Logits ``(n, K)`` of samples the model was not trained on; None for methods that only use features.
+        scores: Logits ``(n, K)`` of samples that the model was not trained on; None for methods that only use features.
         y: Column of the true class of each sample, ``(n,)`` ints.
-        class_counts: Training samples a class ``(K,)``; the held-out counts where nobody said.
-        weight_norms: Norms of the last layer's rows ``(K,)``, or None.
-        bias: The last layer's bias ``(K,)``, or None.
+        class_counts: Numbers of training samples per class ``(K,)``; by default the held-out counts.
+        weight_norms: Norms of the rows of the last layer ``(K,)``, or None.
+        bias: Bias of the last layer ``(K,)``, or None.
         features: Inputs of the last layer ``(n, d)``, or None.
     """
 
@@ -96,18 +96,18 @@ class HeldOut:
 
     @property
     def support(self) -> Array:
-        """Held-out samples a class ``(K,)``."""
+        """Number of held-out samples per class ``(K,)``."""
         return np.bincount(self.y, minlength=self.num_classes)
 
     @property
     def logits(self) -> Array:
-        """The scores, for methods that cannot do without."""
+        """The scores, for methods that require them."""
         if self.scores is None:
             raise InputError("this method needs scores (n, K)")
         return self.scores
 
     def take(self, rows: Array) -> HeldOut:
-        """The same with only these samples."""
+        """These samples only."""
         return replace(
             self,
             scores=None if self.scores is None else self.scores[rows],
@@ -128,13 +128,13 @@ class HeldOut:
         bias: ArrayLike | None = None,
         features: ArrayLike | None = None,
     ) -> tuple[HeldOut, Array]:
-        """Check everything a caller passed to ``fit``; also returns the names of the columns."""
+        """Check the arguments of ``fit``; also returns the names of the columns."""
         if scores is None and features is None:
             raise InputError("pass scores (n, K), or features (n, d) for a method that works on features")
         matrix = None if scores is None else check_scores("scores", scores)
         num_classes = _count_classes(y, classes) if matrix is None else matrix.shape[1]
         if num_classes < 2:
-            raise InputError(f"scores must have at least two columns, one for each class, got {num_classes}")
+            raise InputError(f"scores must have at least two columns, one per class, got {num_classes}")
         names, index = label_columns(y, num_classes, classes)
         if matrix is not None and len(index) != len(matrix):
             raise InputError(f"scores and y must have the same length, got {len(matrix)} and {len(index)}")
@@ -142,7 +142,7 @@ class HeldOut:
         if norms is not None and (norms <= 0).any():
             raise InputError(
                 f"weight_norms must be positive, but class {names[int(norms.argmin())]} has {norms.min():g}; "
-                "leave weight_norms out to treat all rows alike"
+                "omit weight_norms to use norms of 1 for all rows"
             )
         return cls(
             matrix,

@@ -1,4 +1,4 @@
-"""Choosing on data not used for fitting: stratified folds, cross-fitting, and named selection rules."""
+"""Choice of a method on samples that were not used to fit it: stratified folds, cross-fitting and selection rules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULT_RULE = "hard_if_overall_holds"
 
 
 def fold_numbers(y: Array, num_folds: int, seed: int) -> Array:
-    """Fold of each sample; every class is spread as evenly as its size allows, also one with fewer samples than folds."""
+    """Fold of each sample. Every class is spread over the folds as evenly as possible, even with fewer samples than folds."""
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(y))
     order = order[np.argsort(y[order], kind="stable")]
@@ -30,7 +30,7 @@ def fold_numbers(y: Array, num_folds: int, seed: int) -> Array:
 
 
 def splits(held_out: HeldOut, num_folds: int, seed: int) -> Iterator[tuple[HeldOut, Array]]:
-    """For each fold: the held_out of all others to fit on, and the rows of this one."""
+    """For each fold: the samples of all other folds, to fit on, and the rows of this fold."""
     fold = fold_numbers(held_out.y, num_folds, seed)
     for k in range(num_folds):
         rows = np.flatnonzero(fold == k)
@@ -51,7 +51,7 @@ def compare_predictions(
 
     Args:
         y, before, after: Class indices.
-        precise: The one whose intervals are computed with as many draws as those of :func:`classgap.compare`.
+        precise: Name of the prediction whose intervals use as many draws as those of :func:`classgap.compare`.
     """
     from classgap.measure import audit, compare
 
@@ -79,19 +79,25 @@ def _hard_if_overall_gains(candidates: Mapping[str, Comparison], overall: str) -
 
 
 RULES: Mapping[str, tuple[Rule, str]] = {
-    DEFAULT_RULE: (_hard_if_overall_holds, "largest gain of the hard third with overall not significantly worse"),
-    "hard_if_overall_gains": (_hard_if_overall_gains, "largest gain of the hard third with overall no lower"),
-    "best_hard": (lambda candidates, overall: _best(candidates, "hard"), "largest gain of the hard third, at any cost"),
-    "best_overall": (lambda candidates, overall: _best(candidates, overall), "largest gain overall"),
+    DEFAULT_RULE: (
+        _hard_if_overall_holds,
+        "largest gain of the hard third, if overall accuracy is not significantly worse",
+    ),
+    "hard_if_overall_gains": (
+        _hard_if_overall_gains,
+        "largest gain of the hard third, if overall accuracy is not lower",
+    ),
+    "best_hard": (lambda candidates, overall: _best(candidates, "hard"), "largest gain of the hard third"),
+    "best_overall": (lambda candidates, overall: _best(candidates, overall), "largest gain of the overall accuracy"),
 }
 
 
 def choose(candidates: Mapping[str, Comparison], rule: str = DEFAULT_RULE, overall: str = "balanced") -> str | None:
-    """Name of the candidate that ``rule`` picks; None if none is admissible.
+    """Name of the candidate that ``rule`` chooses; None if the rule admits none.
 
     Args:
-        candidates: Comparison of each candidate with the uncorrected model, on data not used to fit it.
-        overall: What the rules call overall: ``"balanced"`` counts classes alike, ``"overall"`` samples.
+        candidates: Comparison of each candidate with the uncorrected model, on samples that were not used to fit it.
+        overall: What the rule means by overall accuracy: ``"balanced"`` is the mean over classes, ``"overall"`` over samples.
     """
     one_of("rule", rule, RULES)
     one_of("overall", overall, ("balanced", "overall"))
@@ -99,20 +105,20 @@ def choose(candidates: Mapping[str, Comparison], rule: str = DEFAULT_RULE, overa
 
 
 def rejection(candidates: Mapping[str, Comparison], label: str, rule: str, overall: str) -> str:
-    """Why ``rule`` did not choose the candidate ``label``, in words."""
+    """Why ``rule`` did not choose the candidate ``label``, as a sentence."""
     delta = candidates[label].metrics[overall].delta
     words = "balanced accuracy" if overall == "balanced" else "overall accuracy"
     if choose({label: candidates[label]}, rule, overall) is None:
         how = "significantly lower" if delta.high < 0 else "lower"
         return f"its {words} is {how} in cross-fitting ({100 * delta.value:+.1f} points), which {rule} does not allow"
     wanted = words if rule == "best_overall" else "accuracy of the hard third"
-    return f"another method gains more {wanted} in cross-fitting"
+    return f"another method has a larger gain of the {wanted} in cross-fitting"
 
 
 def need_samples(held_out: HeldOut, num_folds: int, what: str) -> None:
-    """Refuse cross-fitting on next to nothing."""
+    """Reject cross-fitting on too few samples."""
     if len(held_out.y) < 2 * num_folds or (held_out.support > 1).sum() < 2:
         raise InputError(
-            f"{what} chooses by {num_folds}-fold cross-fitting and needs at least {2 * num_folds} samples and two classes "
-            f"with two or more, got {len(held_out.y)} samples; pass more, or fix its parameters"
+            f"{what} chooses by {num_folds}-fold cross-fitting and needs at least {2 * num_folds} samples, and two classes with "
+            f"at least two samples, got {len(held_out.y)} samples; pass more samples, or set all parameters"
         )

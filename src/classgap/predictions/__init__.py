@@ -1,4 +1,4 @@
-"""What a model said: files, tables and arrays become :class:`Predictions`, with labels encoded once. No torch."""
+"""Predictions of a model: files, tables and arrays become :class:`Predictions`; labels are encoded once. No torch."""
 
 from classgap.predictions.columns import Columns
 from classgap.predictions.confusion import Confusion, ConfusionCounter

@@ -1,4 +1,4 @@
-"""Reading NPZ and safetensors archives into plain NumPy arrays, without ever unpickling."""
+"""Read NPZ and safetensors archives into plain NumPy arrays. Pickles are never loaded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SAFETENSORS_DTYPES = {
 
 
 def read_npz(path: Path) -> Arrays:
-    """All arrays of an NPZ file; pickled ones are refused, since loading a pickle runs code."""
+    """All arrays of an NPZ file. Pickled arrays are rejected, since loading a pickle executes code."""
     if not zipfile.is_zipfile(path):
         raise InputError(f"{path} ends in .npz but is not an NPZ archive; write it with numpy.savez")
     arrays: Arrays = {}
@@ -50,7 +50,7 @@ def _read_member(path: Path, archive: Any, name: str) -> NDArray[Any]:
 
 
 def read_safetensors(path: Path) -> Arrays:
-    """All tensors of a safetensors file (bfloat16 widened to float32); class names come from its metadata."""
+    """All tensors of a safetensors file (bfloat16 as float32); class names come from its metadata."""
     import safetensors
 
     data = path.read_bytes()
@@ -59,7 +59,7 @@ def read_safetensors(path: Path) -> Arrays:
         tensors = deserialize(data)
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     except (safetensors.SafetensorError, ValueError) as error:
-        raise InputError(f"{path} ends in .safetensors but cannot be read as such ({error})") from None
+        raise InputError(f"{path} ends in .safetensors but cannot be read as safetensors ({error})") from None
     arrays = {name: _tensor(path, name, entry) for name, entry in tensors}
     names = header.get("__metadata__", {}).get("class_names")
     if names is not None:

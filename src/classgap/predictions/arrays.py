@@ -1,4 +1,4 @@
-"""From raw labels, scores and features to :class:`Predictions`: the one place where labels are encoded and values checked."""
+"""From raw labels, scores and features to :class:`Predictions`. Only this module encodes labels and checks values."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from classgap import checks
 from classgap.arrays import Ints, row_blocks
 from classgap.checks import InputError
 from classgap.predictions.confusion import Confusion
-from classgap.predictions.labels import check_names, resolve_classes
+from classgap.predictions.labels import check_names, printable_names, resolve_classes
 from classgap.predictions.predictions import PER_ROW, Predictions, ScoreKind
 from classgap.predictions.side_files import counts_in_order
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where arrays come from, for messages: what each is called there, and how class names are given."""
+    """Origin of the arrays, for error messages: the name of each array there, and how the user gives class names."""
 
     titles: Mapping[str, str]
     names_option: str
@@ -37,7 +37,7 @@ def encode_arguments(
 ) -> Predictions:
     """Predictions from the arguments of :meth:`Predictions.from_arrays`."""
     if given["y_pred"] is None and given["scores"] is None:
-        raise InputError("nothing to compare y_true with: pass y_pred, or scores of shape (n, K)")
+        raise InputError("y_true needs predictions to compare with: pass y_pred, or scores of shape (n, K)")
     arrays = {role: checks.as_numpy(value) for role, value in given.items() if value is not None}
     for role in ("y_true", "y_pred"):
         if role in arrays:
@@ -46,13 +46,13 @@ def encode_arguments(
     names = _given_names(class_names, arrays, width, train_counts)
     if head is not None:
         if "features" not in arrays:
-            raise InputError("head needs features of shape (n, d) beside it; pass both or neither")
+            raise InputError("head also needs features of shape (n, d); pass both or neither")
         arrays["weight"], bias = _weight_and_bias(head)
         if bias is not None:
             arrays["bias"] = bias
     if margin_norms is not None:
         if head is None:
-            raise InputError("margin_norms needs head beside it, the last layer; pass both or neither")
+            raise InputError("margin_norms also needs head, the last layer; pass both or neither")
         arrays["margin_norms"] = checks.as_numpy(margin_norms)
     return encode(arrays, ARGUMENTS, names=names, scores_kind=scores_kind, train_counts=train_counts)
 
@@ -61,11 +61,11 @@ def encode_counts(counts: Any, class_names: Any, train_counts: Any) -> Predictio
     """Predictions from a matrix of counts."""
     confusion = counts if isinstance(counts, Confusion) else Confusion.from_counts(counts)
     if confusion.num_samples == 0:
-        raise InputError("counts are all 0; there is nothing to audit")
+        raise InputError("counts must hold at least one sample, got only zeros")
     names = tuple(str(k) for k in range(confusion.num_classes)) if class_names is None else _names(class_names)
     if len(names) != confusion.num_classes:
-        raise InputError(f"class_names must name all {confusion.num_classes} rows of counts, got {len(names)} names")
-    classes = tuple(check_names(names))
+        raise InputError(f"class_names must have one name per row of counts, {confusion.num_classes}, got {len(names)}")
+    classes = printable_names(check_names(names))
     return Predictions(classes, counted=confusion, train_counts=_train_counts(train_counts, classes))
 
 
@@ -77,10 +77,10 @@ def encode(
     scores_kind: str = "auto",
     train_counts: Any = None,
 ) -> Predictions:
-    """Predictions from raw arrays by role, all rows kept."""
+    """Predictions from raw arrays, given by role. Every row is kept."""
     num_samples = len(arrays["y_true"])
     if num_samples == 0:
-        raise InputError("there are no rows to audit")
+        raise InputError("the predictions must have at least one row, got none")
     for role in PER_ROW:
         if role in arrays and len(arrays[role]) != num_samples:
             raise InputError(
@@ -113,7 +113,7 @@ def encode(
 
 
 def _predicted(y_pred: Ints | None, scores: NDArray[Any] | None) -> tuple[Ints, tuple[str, ...]]:
-    """Predicted class indices, and a note where scores and predictions disagree."""
+    """Predicted class indices, and a note if scores and predictions disagree."""
     if scores is None:
         assert y_pred is not None  # one of the two was given
         return y_pred, ()
@@ -126,7 +126,7 @@ def _predicted(y_pred: Ints | None, scores: NDArray[Any] | None) -> tuple[Ints, 
 
 
 def _distinct(labels: NDArray[Any]) -> NDArray[Any]:
-    """Sorted distinct labels; counting small integers is ten times faster than sorting them."""
+    """Sorted distinct labels. For small integers, counting is ten times faster than sorting."""
     if labels.dtype.kind in "iu" and int(labels.max()) - int(low := labels.min()) < len(labels):
         return np.flatnonzero(np.bincount((labels - low).astype(np.int64))) + int(low)
     return np.unique(labels)
@@ -144,13 +144,13 @@ def _given_names(
         return ["False", "True"]
     listed = train_counts is not None and not isinstance(train_counts, Mapping)
     if listed and all(column.dtype.kind in "iu" for column in labels):
-        return [str(k) for k in range(len(train_counts))]  # one count per class, so labels are indices into them
+        return [str(k) for k in range(len(train_counts))]  # one count per class, so labels are class indices
     return None
 
 
 def _names(class_names: Any) -> tuple[str, ...]:
     if isinstance(class_names, str):
-        raise InputError(f"class_names must be a sequence of names, got the single text {class_names!r}")
+        raise InputError(f"class_names must be a sequence of names, got the single string {class_names!r}")
     return tuple(str(name) for name in class_names)
 
 
@@ -161,7 +161,7 @@ def _train_counts(given: Any, classes: tuple[str, ...]) -> Ints | None:
 
 
 def _scores(arrays: Mapping[str, NDArray[Any]], kind: str) -> tuple[NDArray[Any] | None, ScoreKind | None]:
-    """Checked ``(n, K)`` scores and what they are; computed from features and head where only these are given."""
+    """Checked ``(n, K)`` scores and their kind; computed from features and head if only these are given."""
     checks.one_of("scores_kind", kind, ("auto", "logits", "probabilities"))
     if "scores" in arrays:
         return read_scores(arrays["scores"], kind)
@@ -174,7 +174,7 @@ def _scores(arrays: Mapping[str, NDArray[Any]], kind: str) -> tuple[NDArray[Any]
 
 
 def read_scores(scores: Any, kind: str) -> tuple[NDArray[Any], ScoreKind]:
-    """Checked ``(n, K)`` scores and what they are."""
+    """Checked ``(n, K)`` scores and their kind."""
     matrix = checks.float_matrix("scores", scores)
     if kind == "logits" or (kind == "auto" and (matrix.min() < 0 or matrix.max() > 1)):
         return matrix, "logits"
@@ -183,7 +183,7 @@ def read_scores(scores: Any, kind: str) -> tuple[NDArray[Any], ScoreKind]:
     except InputError as error:
         if kind == "probabilities":
             raise
-        raise InputError(f"{error}; or say scores_kind='logits' if these are logits that all lie in [0, 1]") from None
+        raise InputError(f"{error}; if these are logits that all lie in [0, 1], pass scores_kind='logits'") from None
     return matrix, "probabilities"
 
 
@@ -202,7 +202,7 @@ def _features_and_head(
 def check_head(
     weight: NDArray[Any], bias: NDArray[Any] | None, num_classes: int, width: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The last layer as float64 ``(weight, bias)``, a missing bias as zeros."""
+    """The last layer as float64 ``(weight, bias)``; a missing bias becomes zeros."""
     matrix = checks.float_matrix("weight", weight, rows=num_classes, columns=width).astype(np.float64)
     return matrix, np.zeros(num_classes) if bias is None else checks.float_vector("bias", bias, length=num_classes)
 
@@ -212,8 +212,8 @@ def _weight_and_bias(head: Any) -> tuple[NDArray[Any], NDArray[Any] | None]:
     if hasattr(head, "weight"):
         if not hasattr(head, "bias"):
             raise InputError(
-                f"head must be a linear layer with weight and bias, got {type(head).__name__}; of a classgap CosineHead pass "
-                "head.as_linear(), and features of unit length"
+                f"head must be a linear layer with weight and bias, got {type(head).__name__}; for a classgap CosineHead "
+                "pass head.as_linear() and features of unit length"
             )
         weight, bias = head.weight, head.bias
     elif isinstance(head, (tuple, list)) and len(head) == 2 and np.ndim(checks.as_numpy(head[0])) == 2:

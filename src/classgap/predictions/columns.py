@@ -1,4 +1,4 @@
-"""Which column of a table, or array of an archive, holds what: by option, or guessed where it is obvious."""
+"""Find the columns of a table or the arrays of an archive, by option or by their usual names."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _PREFIXES = {"scores": ("score", "prob", "proba", "logit"), "features": ("featur
 
 @dataclass(frozen=True)
 class Columns:
-    """Names of the columns (tables) or arrays (archives) to read; None means guess.
+    """Names of the columns (tables) or arrays (archives) to read; None means: find it by its usual names.
 
-    ``scores`` and ``features`` name one list column or 2-D array, a prefix (``"score_"``), or columns joined by commas.
-    ``id`` names the column that tells samples apart, so that two files in different order can be compared.
+    ``scores`` and ``features`` name a column of lists, a 2-D array, a column prefix (``"score_"``), or several columns separated
+    by commas. ``id`` names the column of sample ids, by which the rows of files in different order are matched.
     """
 
     true: str | None = None
@@ -39,7 +39,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class Found:
-    """The columns of a table by role, and the class names that the suffixes of score columns spell."""
+    """The columns of a table by role, and the class names in the suffixes of its score columns."""
 
     true: str
     pred: str | None
@@ -50,7 +50,7 @@ class Found:
 
 
 def find_columns(available: Sequence[str], columns: Columns, place: str) -> Found:
-    """Which columns of a table hold what; ``place`` is what the table is called in messages."""
+    """The columns of a table by role; ``place`` is the name of the table in error messages."""
     true, pred = pick("true", columns.true, available), pick("pred", columns.pred, available)
     scores, spelled = pick_wide("scores", columns.scores, available)
     features, _ = pick_wide("features", columns.features, available)
@@ -60,16 +60,20 @@ def find_columns(available: Sequence[str], columns: Columns, place: str) -> Foun
 
 
 def require_labels(has_true: bool, has_predictions: bool, place: object, available: Sequence[str]) -> None:
-    """Refuse a table or archive in which nothing looks like labels."""
-    holds = f"{place} holds {', '.join(map(repr, available)) or 'nothing'}"
+    """Reject a table or archive without recognisable labels or predictions."""
+    holds = f"{place} has the columns {', '.join(map(repr, available)) or 'none'}"
     if not has_true:
-        raise InputError(f"no column looks like the true label; name it with --true ({holds})")
+        raise InputError(
+            f"no column has a usual name for true labels; name it with --true or Columns(true=…) ({holds})"
+        )
     if not has_predictions:
-        raise InputError(f"no column looks like predictions or scores; name them with --pred or --scores ({holds})")
+        raise InputError(
+            f"no column has a usual name for predictions or scores; name it with --pred or --scores ({holds})"
+        )
 
 
 def pick(role: str, wanted: str | None, available: Sequence[str]) -> str | None:
-    """The one name for ``role`` among ``available``; None if it was not asked for and nothing looks like it.
+    """The column for ``role`` among ``available``; None if the user named none and no column has a usual name.
 
     Example:
         >>> pick("true", None, ["file", "Label", "prediction"])
@@ -82,12 +86,14 @@ def pick(role: str, wanted: str | None, available: Sequence[str]) -> str | None:
     known = _ALIASES[role].split()
     found = [name for name in available if name.lower() in known]
     if len(found) > 1:
-        raise InputError(f"columns {' and '.join(map(repr, found))} could both be --{role}; say which")
+        raise InputError(
+            f"columns {' and '.join(map(repr, found))} could both be meant by --{role}; name one of them with --{role}"
+        )
     return found[0] if found else None
 
 
 def pick_wide(role: str, wanted: str | None, available: Sequence[str]) -> tuple[list[str], list[str] | None]:
-    """Columns that together make a matrix, and the class names their suffixes spell (None if these are just numbers).
+    """Columns that together form a matrix, and the class names in their suffixes (None if the suffixes are numbers).
 
     Example:
         >>> pick_wide("scores", None, ["label", "score_1", "score_0"])

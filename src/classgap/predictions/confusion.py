@@ -1,4 +1,4 @@
-"""The K×K count matrix (rows true, columns predicted) that everything hard-label derives from."""
+"""The K×K confusion matrix of counts (rows: true class, columns: predicted class)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ import numpy as np
 from classgap.arrays import Float64s, Ints, divide
 from classgap.checks import InputError
 
-# Up to here the matrix is a dense array (32 MB); beyond it is sparse, where 10 000 classes would need 800 MB dense.
+# With more classes the matrix is sparse: a dense one takes 32 MB for 2048 classes and 800 MB for 10 000.
 DENSE_LIMIT = 2048
 
 
 @dataclass(frozen=True)
 class ConfusedPair:
-    """``count`` samples of class ``true`` were called ``predicted``: ``share`` of that class, ``reverse`` the other way."""
+    """``count`` samples of class ``true`` were predicted as ``predicted``.
+
+    ``share`` is their share of class ``true``; ``reverse`` counts the samples confused in the other direction.
+    """
 
     true: int
     predicted: int
@@ -49,7 +52,7 @@ class Confusion:
 
     @classmethod
     def from_counts(cls, counts: Any) -> Confusion:
-        """Take a matrix of counts, dense or SciPy sparse, after checking that it is one."""
+        """Confusion from a matrix of counts, dense or SciPy sparse, after checking it."""
         sparse = hasattr(counts, "tocsr")
         matrix: Any = counts.tocsr() if sparse else np.asarray(counts)
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
@@ -72,17 +75,17 @@ class Confusion:
 
     @cached_property
     def support(self) -> Ints:
-        """Samples of each true class."""
+        """Number of samples per true class."""
         return np.asarray(self.counts.sum(axis=1), dtype=np.int64).ravel()
 
     @cached_property
     def predicted(self) -> Ints:
-        """How often each class was predicted."""
+        """Number of predictions per class."""
         return np.asarray(self.counts.sum(axis=0), dtype=np.int64).ravel()
 
     @cached_property
     def correct(self) -> Ints:
-        """Right predictions of each class."""
+        """Number of correct predictions per class."""
         return np.asarray(self.counts.diagonal(), dtype=np.int64)
 
     @property
@@ -91,17 +94,17 @@ class Confusion:
 
     @property
     def accuracy(self) -> Float64s:
-        """Share of each true class that is right (recall); nan where the class has no samples."""
+        """Share of the samples of each true class that are predicted correctly (recall); nan for a class without samples."""
         return divide(self.correct, self.support)
 
     @property
     def precision(self) -> Float64s:
-        """Share of each class's predictions that are right; nan where it is never predicted."""
+        """Share of the predictions of each class that are correct; nan for a class that is never predicted."""
         return divide(self.correct, self.predicted)
 
     @property
     def f1(self) -> Float64s:
-        """Harmonic mean of recall and precision; nan where the class is absent, 0 where it is never hit."""
+        """Harmonic mean of recall and precision; nan for a class without samples, 0 for one without a correct prediction."""
         f1 = divide(2 * self.correct, self.support + self.predicted)
         f1[self.support == 0] = np.nan
         return f1
@@ -128,7 +131,7 @@ class Confusion:
 
 
 class ConfusionCounter:
-    """Adds up (true, predicted) codes chunk by chunk; memory depends on the classes, not on the rows.
+    """Counts pairs of (true, predicted) class indices in chunks; memory depends on the number of classes, not of rows.
 
     Example:
         >>> counter = ConfusionCounter(2)
@@ -148,7 +151,7 @@ class ConfusionCounter:
             self._add_sparse(y_true, y_pred)
             return
         codes = y_true * np.int64(self.num_classes) + y_pred
-        if len(codes) * 8 < self._total.size:  # a small chunk should not touch all K² cells
+        if len(codes) * 8 < self._total.size:  # for a small chunk, do not add all K² cells
             np.add.at(self._total, codes, 1)
         else:
             self._total += np.bincount(codes, minlength=self._total.size)

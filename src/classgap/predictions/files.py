@@ -1,7 +1,7 @@
-"""Prediction files: CSV, Parquet (also a folder of parts), NPZ and safetensors.
+"""Prediction files: CSV, Parquet (also a folder of files), NPZ and safetensors.
 
 A table with only true and predicted labels is counted while it is read, so 100 million rows need no more memory than
-their confusion matrix. Scores and features are read whole.
+their confusion matrix. Scores and features are read into memory.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def count_two_tables(
     class_names: Sequence[str] | None = None,
     progress: Progress | None = None,
 ) -> tuple[Predictions, Predictions, Ints] | None:
-    """Counts of two tables of labels, and per class the ``(2, 2)`` table of (right before, right after), read side by side.
+    """Confusion counts of two tables of labels, and per class the ``(2, 2)`` table of (correct before, correct after).
 
-    None when they hold more than labels, so that rows must be read.
+    None if the tables hold more than labels, so that their rows must be read.
     """
     sides = [_expand(before), _expand(after)]
     if not {kind for _, kind in sides} <= {"csv", "parquet"}:
@@ -81,7 +81,7 @@ def count_two_tables(
 
 
 def _expand(paths: Paths) -> tuple[list[Path], str]:
-    """The files behind ``paths`` (folders opened) and their common format."""
+    """The files in ``paths``, with folders replaced by their files, and the common format."""
     given = [paths] if isinstance(paths, (str, Path)) else list(paths)
     if not given or any(str(path) in ("", ".") for path in given):
         raise InputError(f"expected the path of a prediction file, got {[str(path) for path in given]}")
@@ -90,7 +90,7 @@ def _expand(paths: Paths) -> tuple[list[Path], str]:
         if path.is_dir():
             parts = [p for p in sorted(path.rglob("*")) if p.suffix.lower() in _FORMATS and p.name[0] not in "._"]
             if not parts:
-                raise InputError(f"folder {path} holds no prediction file ({', '.join(_FORMATS)})")
+                raise InputError(f"folder {path} contains no prediction file ({', '.join(_FORMATS)})")
             files += parts
         elif not path.exists():
             raise InputError(f"there is no file {path}")
@@ -98,27 +98,27 @@ def _expand(paths: Paths) -> tuple[list[Path], str]:
             files.append(path)
     for file in files:
         if file.suffix.lower() not in _FORMATS:
-            raise InputError(f"{file} has an ending classgap does not know; it reads {', '.join(_FORMATS)}")
+            raise InputError(f"{file} has an unknown file extension; classgap reads {', '.join(_FORMATS)}")
         if file.stat().st_size == 0:
-            raise InputError(f"{file} is empty")
+            raise InputError(f"{file} is an empty file; write the predictions again")
     kinds = {_FORMATS[f.suffix.lower()] for f in files}
     if len(kinds) != 1:
         raise InputError(
-            f"the parts of a data set must be of one format, got {' and '.join(sorted(kinds)) or 'nothing'}"
+            f"the files of one data set must have the same format, got {' and '.join(sorted(kinds)) or 'no file'}"
         )
     return files, kinds.pop()
 
 
 @contextlib.contextmanager
 def _readable(file: Path) -> Iterator[None]:
-    """Turn a failure of the table reader into one sentence."""
+    """Turn an error of the table reader into one sentence."""
     import polars as pl
 
     try:
         yield
     except pl.exceptions.PolarsError as error:
         reason = str(error).split("\n", 1)[0]
-        raise InputError(f"{file} ends in {file.suffix} but cannot be read as such ({reason})") from None
+        raise InputError(f"{file} ends in {file.suffix} but cannot be read in this format ({reason})") from None
 
 
 def _read_table(
@@ -155,21 +155,25 @@ def _read_archives(files: list[Path], kind: str, columns: Columns, names: Sequen
 
 
 def _check_part(part: Arrays, first: Arrays, file: Path, first_file: Path) -> None:
-    """Parts of one data set hold the same arrays, of the same width, and agree on what is not per row."""
+    """The files of one data set must hold the same arrays, of the same width, and equal arrays where these are not per row."""
     if part.keys() != first.keys():
-        raise InputError(f"{file} and {first_file} hold different arrays; parts of one data set must hold the same")
+        raise InputError(
+            f"{file} and {first_file} hold different arrays; all files of one data set must hold the same arrays"
+        )
     for role, array in part.items():
         if role in PER_ROW and array.shape[1:] != first[role].shape[1:]:
             raise InputError(
-                f"{role} has {array.shape[1:]} columns in {file} and {first[role].shape[1:]} in {first_file}; "
-                "they must agree"
+                f"{role} has rows of shape {array.shape[1:]} in {file} and {first[role].shape[1:]} in {first_file}; "
+                "the shapes must be equal"
             )
         if role not in PER_ROW and not np.array_equal(array, first[role]):
-            raise InputError(f"{role} differs between {file} and {first_file}; parts of one data set must agree on it")
+            raise InputError(
+                f"{role} differs between {file} and {first_file}; it must be equal in all files of one data set"
+            )
 
 
 def _roles(arrays: Arrays, file: Path, columns: Columns) -> tuple[Arrays, dict[str, str]]:
-    """The arrays of one archive by what they are, and what they are called there."""
+    """The arrays of one archive by role, and the name of each in error messages."""
     available = list(arrays)
     wanted = {
         "y_true": pick("true", columns.true, available),
@@ -200,7 +204,7 @@ def _check_labels(labels: NDArray[Any], title: str, file: Path) -> None:
     if labels.ndim == 2 and set(np.unique(labels[:1000]).tolist()) <= {0, 1}:
         several = (labels.sum(axis=1) != 1).any()
         advice = (
-            "multi-label data are not supported yet: audit one label at a time, as a vector of 0 and 1"
+            "multi-label data are not supported: audit one label at a time, as a vector of 0 and 1"
             if several
             else "these look like one-hot labels: save their argmax(axis=1)"
         )

@@ -33,7 +33,7 @@ def encode_frame(
         table = nw.from_native(frame, eager_only=True)
     except TypeError:
         raise InputError(
-            f"expected a pandas, polars or Arrow table in memory, got {type(frame).__name__}; collect it first"
+            f"frame must be a pandas, polars or Arrow table in memory, got {type(frame).__name__}; collect a lazy table first"
         ) from None
     found = find_columns(table.columns, columns or Columns(), "the table")
     arrays: dict[str, NDArray[Any]] = {}
@@ -42,7 +42,7 @@ def encode_frame(
         if name is not None:
             column = table[name]
             if column.null_count():
-                raise InputError(f"column {name!r} has {column.null_count()} empty rows; fill or remove them")
+                raise InputError(f"column {name!r} has {column.null_count()} rows without a value; fill or remove them")
             values = column.to_numpy()
             arrays[role] = values if values.dtype.kind in "iufb" else values.astype(str)
             titles[role] = f"column {name!r}"
@@ -59,7 +59,7 @@ def _matrix(table: Any, names: Sequence[str]) -> NDArray[Any]:
         widths = {len(row) for row in parts[0]}
         if len(widths) != 1:
             raise InputError(
-                f"lists in column {names[0]!r} must be equally long, got {min(widths)} to {max(widths)} entries"
+                f"the lists in column {names[0]!r} must have equal lengths, got {min(widths)} to {max(widths)} entries"
             )
         return np.stack([np.asarray(row) for row in parts[0]])
     for name, part in zip(names, parts, strict=True):

@@ -1,7 +1,9 @@
-"""From labels as they are given (numbers, names, names that look like numbers) to class indices."""
+"""From raw labels (numbers, names, names that look like numbers) to class indices."""
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +14,11 @@ from numpy.typing import NDArray
 from classgap.checks import InputError
 
 MAX_CLASSES = 65_536
-# Integer labels this close together are looked up in a table; others by bisection, which is several times slower.
+# Integer labels within this range are looked up in a table; others by binary search, which is several times slower.
 _TABLE_RANGE = 1 << 22
+# A column with more different labels than this, all of them decimal numbers, is not a label column.
+_MANY_FRACTIONS = 50
+_FRACTION = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,14 +44,15 @@ def resolve_classes(
     width: int | None = None,
     option: str = "class_names",
 ) -> tuple[tuple[str, ...], list[LabelCoder], tuple[str, ...]]:
-    """Class names, one coder per label column, and notes on what was assumed.
+    """Class names, one coder per label column, and notes about assumptions.
 
     Args:
-        distinct: For each label column what it is called (for messages) and its sorted distinct raw labels.
-        names: Class names in index order. Labels stored as whole numbers are indices into them (names where some cannot be
-            indices). Labels stored as text, as in every CSV file, are names (indices where some are not names).
-        width: Number of score columns; with it and without ``names``, labels must be indices into the scores.
-        option: How class names are given, for messages: an argument or a command-line option.
+        distinct: For each label column its title (for messages) and its sorted distinct raw labels.
+        names: Class names in index order. Labels stored as whole numbers are indices into ``names``; if some cannot be
+            indices, they are names. Labels stored as text, as in every CSV file, are names; if some are not names, they are
+            indices.
+        width: Number of score columns. With it and without ``names``, labels must be column indices of the scores.
+        option: How the user gives class names, for messages: an argument or a command-line option.
     Example:
         >>> resolve_classes([("label", np.array(["cat", "dog"]))])[0]
         ('cat', 'dog')
@@ -54,10 +60,12 @@ def resolve_classes(
         >>> classes, coder(np.array([2, 0])).tolist()
         (('a', 'b', 'c'), [2, 0])
     """
-    labels = [_canonical(title, values) for title, values in distinct]
+    labels = _one_spelling([_canonical(title, values) for title, values in distinct], names, width)
     notes: tuple[str, ...] = ()
     if names is None and width is not None:
-        _check_indices(distinct, labels, width, "the scores have {} columns, so labels must be 0 … {}", option)
+        _check_indices(
+            distinct, labels, width, "the scores have {} columns, so labels must be numbers from 0 to {}", option
+        )
         classes, index = [str(k) for k in range(width)], [{k: k for k in range(width)}] * len(labels)
     elif names is None:
         classes, shared = _classes_from_labels(distinct, labels, option)
@@ -67,48 +75,102 @@ def resolve_classes(
         index, notes = _index_by_name(distinct, labels, classes, option)
     if len(classes) > MAX_CLASSES:
         raise InputError(
-            f"{distinct[0][0]} has {len(classes):,} distinct values, more than the {MAX_CLASSES:,} classes an "
-            "audit can hold; is it the label column?"
+            f"{distinct[0][0]} has {len(classes):,} distinct values, more than the {MAX_CLASSES:,} classes that "
+            "an audit supports; check that it is the label column"
         )
     coders = [
         LabelCoder(values, np.array([place[label] for label in column], dtype=np.int64))
         for (_, values), column, place in zip(distinct, labels, index, strict=True)
     ]
-    return tuple(classes), coders, notes
+    return printable_names(classes), coders, notes
+
+
+def printable_names(names: Sequence[str]) -> tuple[str, ...]:
+    """The names as reports show them: what cannot be printed (control characters, half of a pair) is written as ``\\x07``.
+
+    Raw control characters would reach the terminal, and they end the process that renders figures.
+    """
+    shown = tuple(printable(name) for name in names)
+    if len(set(shown)) < len(shown):
+        raise InputError(
+            "class names must differ in characters that can be printed; rename those with control characters"
+        )
+    return shown
+
+
+def printable(name: str) -> str:
+    r"""One name as reports show it.
+
+    Example:
+        >>> printable("caf\u00e9\a")
+        'café\\x07'
+    """
+    if name.isprintable():
+        return name
+    return "".join(c if c.isprintable() or unicodedata.category(c) == "Zs" else _escaped(c) for c in name)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
 
 
 def check_names(names: Sequence[str], width: int | None = None) -> list[str]:
-    """Class names, if they are unique and as many as there are score columns."""
+    """``names`` as a list, after checking that they are unique and that there is one per score column."""
     if width is not None and len(names) != width:
-        raise InputError(f"there are {len(names)} class names but the scores have {width} columns; they must agree")
+        raise InputError(
+            f"there are {len(names)} class names but the scores have {width} columns; give one name per column"
+        )
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise InputError(f"class name {name!r} is given twice; names must be unique")
+            raise InputError(f"class names must be unique, but {name!r} occurs twice")
         seen.add(name)
     return list(names)
 
 
 def _canonical(title: str, values: NDArray[Any]) -> list[Any]:
-    """Distinct labels as ints where every one of them is a whole number (also ``3.0`` and ``"3"``), else as str."""
+    """Distinct labels as ints if every one of them is a whole number (also ``3.0`` and ``"3"``), otherwise as str."""
     if values.dtype.kind == "f":
         if not np.isfinite(values).all():
             raise InputError(f"{title} has rows without a label (NaN); remove or label them")
         if (values != np.rint(values)).any():
             odd = values[values != np.rint(values)][0]
-            raise InputError(f"{title} must hold class labels, got the fraction {odd:g}; is it a score column?")
+            raise InputError(
+                f"{title} must hold class labels, got the fraction {odd:g}; check that it is not a column of scores"
+            )
         return [int(v) for v in values]
     if values.dtype.kind in "iub":
         return [int(v) for v in values]
     texts = [v.decode() if isinstance(v, bytes) else str(v) for v in values]
     if all(_is_whole(t) for t in texts):
         return [int(t) for t in texts]
+    if len(texts) > _MANY_FRACTIONS and all(_FRACTION.fullmatch(t) for t in texts):
+        raise InputError(
+            f"{title} holds {len(texts)} different decimal numbers (e.g. {texts[0]}), not class labels; check that it is not a "
+            "column of scores or the target of a regression"
+        )
     return texts
 
 
 def _is_whole(text: str) -> bool:
-    # "007" and "7" must stay two labels, so only the shortest spelling of a number counts as one.
+    # "007" and "7" are different labels, so only the shortest spelling of a number is converted.
     return text.removeprefix("-").isdecimal() and str(int(text)) == text
+
+
+def _one_spelling(labels: list[list[Any]], names: Sequence[str] | None, width: int | None) -> list[list[Any]]:
+    """Labels with text such as "3.0" as ints, if the other column, the class names or the scores require numbers."""
+    expects_numbers = names is not None or width is not None or any(map(_is_numeric, labels))
+    return [
+        [int(text.partition(".")[0]) for text in column]
+        if expects_numbers and not _is_numeric(column) and all(_is_whole_float(text, names) for text in column)
+        else column
+        for column in labels
+    ]
+
+
+def _is_whole_float(text: str, names: Sequence[str] | None) -> bool:
+    number, point, decimals = text.partition(".")
+    return bool(point) and _is_whole(number) and set(decimals) == {"0"} and text not in (names or ())
 
 
 def _is_numeric(labels: list[Any]) -> bool:
@@ -123,20 +185,37 @@ def _classes_from_labels(
         for (title, _), column in zip(distinct, labels, strict=True):
             if any(str(label) not in texts for label in column):
                 raise InputError(
-                    f"{title} holds numbers (e.g. {column[0]}) and the other label column names "
+                    f"{title} holds numbers (e.g. {column[0]}) but the other label column holds names "
                     f"(e.g. {min(texts)!r}); give the class names in index order ({option})"
                 )
         names = sorted(texts)
         index = {name: k for k, name in enumerate(names)}
         return names, index | {int(name): k for name, k in index.items() if _is_whole(name)}
+    _refuse_disjoint(distinct, labels, option)
     union = sorted({label for column in labels for label in column})
-    return [str(label) for label in union], {label: k for k, label in enumerate(union)}
+    return check_names([str(label) for label in union]), {label: k for k, label in enumerate(union)}
+
+
+def _refuse_disjoint(distinct: Sequence[tuple[str, NDArray[Any]]], labels: list[list[Any]], option: str) -> None:
+    """Two columns without a common label are two spellings, or one of them is not a label column."""
+    if len(labels) < 2 or set(labels[0]) & set(labels[1]):
+        return
+    (one, _), (other, _) = distinct[:2]
+    sentence = f"{one} and {other} have no label in common (e.g. {labels[0][0]!r} and {labels[1][0]!r})"
+    spellings = [{str(label).strip().casefold(): label for label in column} for column in labels[:2]]
+    if alike := sorted(spellings[0].keys() & spellings[1].keys()):
+        pair = f"{spellings[0][alike[0]]!r} and {spellings[1][alike[0]]!r}"
+        raise InputError(f"{sentence}; {pair} differ only in case or spaces: use one spelling")
+    raise InputError(
+        f"{sentence}, so no sample would be correct; check that both hold labels of the same classes, or give the class names "
+        f"({option})"
+    )
 
 
 def _index_by_name(
     distinct: Sequence[tuple[str, NDArray[Any]]], labels: list[list[Any]], names: list[str], option: str
 ) -> tuple[list[dict[Any, int]], tuple[str, ...]]:
-    """Index of every label, column by column, and a note where numbers could be read in two ways."""
+    """Index of every label in each column, and a note if numbers can be read in two ways."""
     by_name = {name: k for k, name in enumerate(names)}
     indices, notes = [], []
     for (title, values), column in zip(distinct, labels, strict=True):
@@ -150,15 +229,15 @@ def _index_by_name(
         can_be_indices = all(0 <= n < len(names) for n in column)
         can_be_names = all(str(n) in by_name for n in column)
         if not (can_be_indices or can_be_names):
-            wanted = "there are {} class names, so numbers must be 0 … {} or be names themselves"
+            wanted = "there are {} class names, so a number must be an index from 0 to {} or a class name"
             _check_indices([(title, values)], [column], len(names), wanted, option)
         stored_as_text = values.dtype.kind not in "iubf"
         as_names = can_be_names and (stored_as_text or not can_be_indices)
         indices.append({n: by_name[str(n)] if as_names else n for n in column})
         if can_be_indices and can_be_names and any(by_name[str(n)] != n for n in column):
-            taken = "names, since they are stored as text" if as_names else "positions in the list of class names"
+            reading = "names, since they are stored as text" if as_names else "positions in the list of class names"
             notes.append(
-                f"{title} holds numbers, and the class names are numbers in another order: labels were taken as {taken}"
+                f"{title} holds numbers, and the class names are numbers in another order: labels were read as {reading}"
             )
     return indices, tuple(notes)
 
@@ -169,7 +248,7 @@ def _check_indices(
     for (title, _), values in zip(distinct, labels, strict=True):
         for label in values:
             if isinstance(label, str) or not 0 <= label < count:
-                hint = " (labels that start at 1? subtract 1)" if label == count else ""
+                hint = "; if labels start at 1, subtract 1" if label == count else ""
                 names = (
                     f"; give the class names in the order of the scores ({option})" if isinstance(label, str) else ""
                 )

@@ -1,4 +1,4 @@
-"""What a model said about a set of samples: :class:`Predictions`, encoded once and carried through every verb."""
+"""Predictions of a model for a set of samples: :class:`Predictions`, encoded once and used by every verb."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 ScoreKind = Literal["logits", "probabilities"]
 Progress = Callable[[int, int], None]
-"""Called with (rows done, rows in total)."""
+"""Called with (units of work done, units of work in total)."""
 Counts = Mapping[str, int] | ArrayLike
 PER_ROW = ("y_true", "y_pred", "scores", "features", "ids")
 
@@ -32,21 +32,21 @@ def _no_rows() -> Ints:
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Labels as class indices, with scores and features where they are known.
+    """Labels as class indices, with scores and features if they are known.
 
-    Make one with :meth:`from_arrays`, :meth:`from_frame`, :meth:`read` (files) or :meth:`from_counts`. A table that holds only
-    labels is counted while it is read; then there are no rows, only the :attr:`confusion`.
+    Create them with :meth:`from_arrays`, :meth:`from_frame`, :meth:`read` (files) or :meth:`from_counts`. A table that holds only
+    labels is counted while it is read; then only the :attr:`confusion` is kept, not the rows.
 
     Attributes:
         classes: Class names; index ``k`` means ``classes[k]`` everywhere.
         y_true, y_pred: ``(n,)`` class indices; empty if only counts are known.
-        scores: ``(n, K)`` logits or probabilities, as ``scores_kind`` says.
-        features: ``(n, d)`` input of the last layer.
+        scores: ``(n, K)`` logits or probabilities; ``scores_kind`` says which.
+        features: ``(n, d)`` inputs of the last layer.
         weight, bias: ``(K, d)`` and ``(K,)`` of the last layer.
         margin_norms: ``(K,)`` norms of the last layer's rows before MARC was folded into it.
-        train_counts: ``(K,)`` training samples of each class.
-        ids: ``(n,)`` what tells the samples apart.
-        notes: What a reader must know about how the input was understood.
+        train_counts: ``(K,)`` numbers of training samples per class.
+        ids: ``(n,)`` sample ids.
+        notes: How ambiguous input was read.
     """
 
     classes: tuple[str, ...]
@@ -84,14 +84,16 @@ class Predictions:
         return self.counted is None
 
     def labels_only(self) -> Predictions:
-        """The same without scores, features and head."""
+        """These predictions without scores, features and head."""
         layer: dict[str, Any] = {"weight": None, "bias": None, "margin_norms": None}
         return replace(self, scores=None, scores_kind=None, features=None, **layer)
 
     def take(self, rows: NDArray[Any]) -> Predictions:
         """These rows, in this order."""
         if not self.has_rows:
-            raise InputError("only counts are known of these predictions; their samples cannot be selected")
+            raise InputError(
+                "these predictions hold only counts, so samples cannot be selected; read the file with rows=True"
+            )
         arrays = {name: getattr(self, name) for name in PER_ROW}
         chosen: dict[str, Any] = {name: None if array is None else array[rows] for name, array in arrays.items()}
         return replace(self, **chosen)
@@ -115,15 +117,15 @@ class Predictions:
 
         Args:
             y_true: True labels: class indices, names or booleans.
-            y_pred: Predicted labels; without them the highest score decides.
+            y_pred: Predicted labels; by default the class with the highest score.
             scores: ``(n, K)`` logits or probabilities, columns in class order.
-            scores_kind: What ``scores`` are; ``"auto"`` takes rows that sum to 1 for probabilities.
-            features: ``(n, d)`` input of the last layer.
+            scores_kind: Kind of the scores. ``"auto"``: logits if a value lies outside [0, 1], otherwise probabilities.
+            features: ``(n, d)`` inputs of the last layer.
             head: The last layer: its weight ``(K, d)``, a pair ``(weight, bias)``, or an object with both.
             margin_norms: Norms of the last layer's rows before MARC was folded into it, ``(K,)``.
-            class_names: Names in class order. Labels that are numbers are then indices into them.
-            train_counts: Training samples of each class, in class order or by name.
-            ids: What tells the samples apart, e.g. file names.
+            class_names: Names in class order. Numeric labels are then indices into this list.
+            train_counts: Numbers of training samples per class, in class order or by name.
+            ids: Sample ids, e.g. file names.
         Example:
             >>> found = Predictions.from_arrays(["cat", "dog", "dog"], ["cat", "cat", "dog"])
             >>> found.classes, found.y_pred.tolist()
@@ -157,7 +159,7 @@ class Predictions:
         class_names: Sequence[str] | None = None,
         train_counts: Counts | None = None,
     ) -> Predictions:
-        """Predictions from a pandas, polars or Arrow table in memory; columns that are not named are guessed.
+        """Predictions from a pandas, polars or Arrow table in memory; columns not named are found by their usual names.
 
         Example:
             >>> import polars as pl
@@ -180,14 +182,15 @@ class Predictions:
         rows: bool = False,
         progress: Progress | None = None,
     ) -> Predictions:
-        """Predictions from a CSV, Parquet, NPZ or safetensors file, several files, or a folder of parts.
+        """Predictions from a CSV, Parquet, NPZ or safetensors file, from several files, or from a folder of files.
 
         Args:
             paths: Files or folders; several are parts of the same data set, in this order.
-            columns: Names of columns or arrays; what is left open is guessed when only one thing can be meant.
-            class_names: Names in class order. Without it: the file's own, then the suffixes of score columns, then the labels.
-            train_counts: Training samples of each class, in class order or by name.
-            rows: Keep the rows of a table that has only labels, instead of counting them while they are read.
+            columns: Names of columns or arrays; those not given are found by their usual names.
+            class_names: Names in class order. By default those in the file, else the suffixes of the score columns, else the
+                labels.
+            train_counts: Numbers of training samples per class, in class order or by name.
+            rows: Keep the rows of a table that has only labels, instead of counting them while the table is read.
             progress: Called with (rows done, rows in total) while a table is counted.
         """
         from classgap.predictions.files import read_predictions
@@ -196,7 +199,7 @@ class Predictions:
 
 
 def align(runs: Sequence[Predictions]) -> list[Predictions]:
-    """The runs with their rows in the order of the first, by sample id; as they are where there are no ids."""
+    """The runs with their rows in the order of the first run, matched by sample id; unchanged if there are no ids."""
     first = runs[0].ids
     if first is None:
         return list(runs)
@@ -206,13 +209,13 @@ def align(runs: Sequence[Predictions]) -> list[Predictions]:
         order = np.argsort(ids, kind="stable")
         twice = ids[order][1:][ids[order][1:] == ids[order][:-1]]
         if len(twice):
-            raise InputError(f"sample id {twice[0]!s} occurs twice; ids must tell samples apart")
+            raise InputError(f"sample ids must be unique, but {twice[0]!s} occurs more than once")
         unknown, missing = np.setdiff1d(ids, first), np.setdiff1d(first, ids)
         if len(unknown) or len(missing):
             examples = ", ".join(str(entry) for entry in (*missing[:3], *unknown[:3]))
             raise InputError(
-                f"the runs hold different sample ids: {len(missing)} of the first are missing in another, which has "
-                f"{len(unknown)} others (e.g. {examples}); keep the samples that all runs have"
+                f"all runs must have the same sample ids, but one run lacks {len(missing)} ids of the first run and has "
+                f"{len(unknown)} others (e.g. {examples}); keep only the samples that all runs have"
             )
         place = np.empty(len(ids), dtype=np.int64)
         place[np.argsort(first, kind="stable")] = order
@@ -224,7 +227,7 @@ def as_predictions(data: Any, y_pred: ArrayLike | None = None, **given: Any) -> 
     """``data`` as predictions: predictions, a file or folder, a table in memory, or labels with ``y_pred`` and ``given``.
 
     Args:
-        given: Arguments of :meth:`Predictions.from_arrays`; those that are None count as not given.
+        given: Arguments of :meth:`Predictions.from_arrays`; None means not given.
     """
     given = {
         key: value for key, value in given.items() if value is not None and (key, value) != ("scores_kind", "auto")
@@ -233,7 +236,7 @@ def as_predictions(data: Any, y_pred: ArrayLike | None = None, **given: Any) -> 
         if y_pred is not None or given:
             extra = ", ".join((["y_pred"] if y_pred is not None else []) + list(given))
             raise InputError(
-                f"{extra} cannot be combined with Predictions, which hold all arrays; pass one or the other"
+                f"{extra} cannot be combined with Predictions, which already hold all arrays; pass one or the other"
             )
         return data
     if isinstance(data, (str, Path)):
@@ -248,7 +251,7 @@ def as_predictions(data: Any, y_pred: ArrayLike | None = None, **given: Any) -> 
 
 
 def _allowed(given: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """The arguments that make sense beside a file or table, which holds the arrays itself."""
+    """The arguments that may be combined with a file or table, which holds the arrays itself."""
     arrays = [key for key in given if key not in ("class_names", "train_counts")]
     if arrays:
         raise InputError(f"{', '.join(arrays)} cannot be combined with {what}, which holds them itself")

@@ -1,4 +1,4 @@
-"""Small files beside the predictions: class names and training counts."""
+"""Small files that accompany predictions: class names and training counts."""
 
 from __future__ import annotations
 
@@ -10,57 +10,72 @@ import numpy as np
 from numpy.typing import NDArray
 
 from classgap.checks import InputError
-from classgap.predictions.labels import check_names
+from classgap.predictions.labels import check_names, printable
 
 
 def read_names(path: Path) -> list[str]:
-    """Class names in index order: a text file with one a line, a JSON list, or a JSON object from index to name."""
+    """Class names in index order: a text file with one name per line, a JSON list, or a JSON object from index to name."""
     try:
-        text = path.read_text(encoding="utf-8")
-        found = json.loads(text) if path.suffix == ".json" else [line for line in text.splitlines() if line.strip()]
+        text = path.read_text(encoding="utf-8-sig")  # a byte-order mark is not part of the first name
+        found = json.loads(text) if path.suffix == ".json" else [line for line in text.split("\n") if line.strip()]
         if isinstance(found, dict):
             found = [found[str(k)] for k in range(len(found))]
     except OSError:
-        raise InputError(f"there is no readable file of class names {path}") from None
+        raise InputError(f"the file of class names {path} cannot be read") from None
     except (ValueError, KeyError):
         raise InputError(
-            f"{path} must hold class names: one a line, a JSON list, or a JSON object with keys 0, 1, 2, …"
+            f"{path} must hold class names: one name per line, a JSON list, or a JSON object with keys 0, 1, 2, …"
         ) from None
     if not isinstance(found, list) or not all(isinstance(name, str) for name in found) or not found:
-        raise InputError(f"{path} must hold at least one class name, and only text")
+        raise InputError(f"{path} must hold at least one class name, and every name must be a string")
     return check_names([name.strip() for name in found])
 
 
 def read_train_counts(path: Path) -> Mapping[str, int] | Sequence[int]:
-    """Training samples a class: JSON (list in class order, or object by name) or a CSV of (class, count) with a header."""
+    """Numbers of training samples per class: JSON (list in class order, or object by name), or CSV with a header."""
     if not path.is_file():
-        raise InputError(f"there is no file of training counts {path}")
+        raise InputError(f"the file of training counts {path} does not exist")
     try:
         if path.suffix == ".json":
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=_unique)
         else:
             import polars as pl
 
             table = pl.read_csv(path, infer_schema=False)
-            found = {str(name): int(count) for name, count in table.select(table.columns[:2]).rows()}
+            found = _unique([(str(name), int(count)) for name, count in table.select(table.columns[:2]).rows()])
+    except InputError:
+        raise
     except Exception:
         raise InputError(
-            f"{path} must be a CSV of class,count with a header, or JSON; it cannot be read as such"
+            f"{path} must be JSON, or CSV with a header and the columns class,count; it cannot be read as either"
         ) from None
     if not isinstance(found, (dict, list)):
         raise InputError(f"{path} must hold a list of counts, or an object from class name to count")
     return found
 
 
+def _unique(pairs: list[tuple[str, int]]) -> dict[str, int]:
+    """The pairs as a dictionary; a class that occurs twice is refused."""
+    found: dict[str, int] = {}
+    for name, count in pairs:
+        if name in found:
+            raise InputError(f"training counts must name every class once, but {name!r} occurs twice")
+        found[name] = count
+    return found
+
+
 def counts_in_order(given: Mapping[str, int] | Sequence[int], classes: tuple[str, ...]) -> NDArray[np.int64]:
     """Training counts as an array in class order."""
     if isinstance(given, Mapping):
+        given = {printable(str(name)): count for name, count in given.items()}
         missing = [name for name in classes if name not in given]
         if missing:
-            raise InputError(f"training counts lack class {missing[0]!r} ({len(missing)} of {len(classes)} missing)")
+            raise InputError(
+                f"training counts must name every class, but {len(missing)} of {len(classes)} are missing (e.g. {missing[0]!r})"
+            )
         given = [given[name] for name in classes]
     if len(given) != len(classes):
-        raise InputError(f"there are {len(given)} training counts for {len(classes)} classes; they must agree")
+        raise InputError(f"there must be one training count per class, {len(classes)}, got {len(given)}")
     counts = np.asarray(given)
     if counts.dtype.kind not in "iu" or (counts < 0).any():
         raise InputError(f"training counts must be whole numbers ≥ 0, got {given[0]!r} …")

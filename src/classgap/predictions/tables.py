@@ -1,4 +1,4 @@
-"""Tables on disk through polars: finding the columns, counting while streaming, and reading rows whole."""
+"""Tables on disk, read with polars: find the columns, count labels while streaming, or read all rows."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ BATCH_ROWS = 2_000_000
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A table not yet read, and what its columns are."""
+    """A table that has not been read yet, and its columns by role."""
 
     data: pl.LazyFrame
     columns: Found
 
     @property
     def countable(self) -> bool:
-        """Whether labels are all there is to read, so that rows can be counted while they are read."""
+        """Whether the table holds only labels, so that rows can be counted while they are read."""
         found = self.columns
         return found.pred is not None and not (found.scores or found.features or found.id)
 
@@ -51,17 +51,28 @@ def _scan(files: Sequence[Path], kind: str, columns: Columns) -> pl.LazyFrame:
         with file.open("rb") as handle:
             head = handle.read(4096)
         if (kind == "parquet") != (head[:4] == b"PAR1") or (kind == "csv" and b"\0" in head):
-            raise InputError(f"{file} ends in {file.suffix} but is not a {kind.upper()} file")
+            raise InputError(f"{file} ends in {file.suffix} but is not a {kind.upper()} file; check its content")
     if kind == "parquet":
-        return pl.scan_parquet(list(files))
+        return pl.scan_parquet(list(files), glob=False)
     with files[0].open(encoding="utf-8", errors="replace") as text:
         first_line = text.readline()
     separator = max(",;\t", key=first_line.count)
-    header = pl.scan_csv(files[0], separator=separator, infer_schema=False).collect_schema().names()
+    header = pl.scan_csv(files[0], separator=separator, infer_schema=False, glob=False).collect_schema().names()
+    _refuse_duplicates(header, files[0])
     labels = [pick("true", columns.true, header), pick("pred", columns.pred, header), columns.id]
-    # Labels stay text until all distinct ones are known: a column may start with numbers and go on with names.
+    # Labels stay text until all distinct labels are known: a column may begin with numbers and contain names later.
     as_text = {name: pl.String() for name in labels if name in header}
-    return pl.scan_csv(list(files), separator=separator, schema_overrides=as_text, infer_schema_length=10_000)
+    return pl.scan_csv(
+        list(files), separator=separator, schema_overrides=as_text, infer_schema_length=10_000, glob=False
+    )
+
+
+def _refuse_duplicates(header: Sequence[str], file: Path) -> None:
+    """Polars adds ``_duplicated_0`` to the second column of a name, and one of the two would be used silently."""
+    for name in header:
+        original, marker, number = name.rpartition("_duplicated_")
+        if marker and number.isdecimal() and original in header:
+            raise InputError(f"{file} has two columns named {original!r}; rename or remove one of them")
 
 
 # ---------------------------------------------------------------- counting
@@ -82,7 +93,7 @@ def count_rows(
 def count_pairs(
     before: Table, after: Table, names: Sequence[str] | None, progress: Progress | None
 ) -> tuple[tuple[str, ...], Confusion, Confusion, Ints]:
-    """Class names, both confusions and, per class, the 2×2 table of (before right, after right), row beside row."""
+    """Class names, both confusions and, per class, the 2×2 table of (correct before, correct after), matched by row."""
     sides = {"before": before, "after": after}
     parts = [
         table.data.select(_label(table, name).alias(f"{name} ({side})") for name in table.labels)
@@ -91,7 +102,7 @@ def count_pairs(
     heights = [_height(part) for part in parts]
     if heights[0] != heights[1]:
         raise InputError(
-            f"before has {heights[0]:,} rows and after {heights[1]:,}; they must be predictions for the same samples"
+            f"before has {heights[0]:,} rows but after has {heights[1]:,}; both must hold the same samples"
         )
     labels, classes, coders, _ = _coded(pl.concat(parts, how="horizontal"), names)
     counters = ConfusionCounter(len(classes)), ConfusionCounter(len(classes))
@@ -106,13 +117,13 @@ def count_pairs(
     if different:
         raise InputError(
             f"the true labels of before and after differ in {different:,} of {heights[0]:,} rows; "
-            "are they in the same order? name the column that tells samples apart with --id"
+            "if the rows are in different order, name the column of sample ids with --id"
         )
     return classes, counters[0].result(), counters[1].result(), tables.reshape(-1, 2, 2)
 
 
 def _label(table: Table, name: str) -> pl.Expr:
-    """The label column as integers, floats or strings, whatever it is stored as."""
+    """The label column as integers, floats or strings, for any stored type."""
     dtype, column = table.data.collect_schema()[name], pl.col(name)
     if dtype == pl.Boolean or dtype.is_integer():
         return column.cast(pl.Int64)
@@ -122,7 +133,7 @@ def _label(table: Table, name: str) -> pl.Expr:
 def _coded(
     labels: pl.LazyFrame, names: Sequence[str] | None
 ) -> tuple[pl.LazyFrame, tuple[str, ...], list[LabelCoder], tuple[str, ...]]:
-    """Classes and coders of all columns. Text is looked up by polars: NumPy only sees positions in the distinct labels."""
+    """Classes and coders of all columns. Polars replaces text by its position among the distinct labels."""
     columns = labels.collect_schema().names()
     distinct = [(name, _distinct(labels, name)) for name in columns]
     raw = [(f"column {name!r}", values.to_numpy()) for name, values in distinct]
@@ -137,9 +148,9 @@ def _coded(
 def _distinct(labels: pl.LazyFrame, name: str) -> pl.Series:
     values: pl.Series = labels.select(pl.col(name).unique()).collect(engine="streaming").to_series().sort()
     if values.null_count():
-        raise InputError(f"column {name!r} has rows without a label; remove or label them")
+        raise InputError(f"column {name!r} has rows without a label; remove these rows or add labels")
     if values.len() == 0:
-        raise InputError("the prediction file has no rows")
+        raise InputError("the prediction file must have at least one row, got none")
     return values
 
 
@@ -163,7 +174,7 @@ def _walk(
 
 
 def read_rows(table: Table) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
-    """All columns as arrays by role, scores and features as matrices; and what label columns are called."""
+    """All columns as arrays by role, scores and features as matrices; and the titles of the label columns."""
     found = table.columns
     single = {role: name for role, name in (("y_true", found.true), ("y_pred", found.pred), ("ids", found.id)) if name}
     wide = {"scores": found.scores, "features": found.features}
@@ -172,7 +183,7 @@ def read_rows(table: Table) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     arrays: dict[str, NDArray[Any]] = {}
     for role, name in single.items():
         if rows[role].null_count():
-            raise InputError(f"column {name!r} has {rows[role].null_count()} empty rows; fill or remove them")
+            raise InputError(f"column {name!r} has {rows[role].null_count()} rows without a value; fill or remove them")
         values = rows[role].to_numpy()
         arrays[role] = values if values.dtype.kind in "iuf" else values.astype(str)
     arrays |= {role: _matrix(rows, names) for role, names in wide.items() if names}
@@ -181,13 +192,13 @@ def read_rows(table: Table) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
 
 def _matrix(rows: pl.DataFrame, names: Sequence[str]) -> NDArray[Any]:
     if any(rows[name].null_count() for name in names):
-        raise InputError(f"columns {names[0]!r} … have empty cells; every row needs every number")
+        raise InputError(f"columns {names[0]!r} … must have a number in every row, but some cells are empty")
     dtypes: Mapping[str, pl.DataType] = {name: rows[name].dtype for name in names}
     if len(names) == 1 and isinstance(dtypes[names[0]], pl.List):
         widths = rows[names[0]].list.len()
         if widths.n_unique() != 1:
             raise InputError(
-                f"lists in column {names[0]!r} must be equally long, got {widths.min()!r} to {widths.max()!r}"
+                f"the lists in column {names[0]!r} must have equal lengths, got {widths.min()!r} to {widths.max()!r} entries"
             )
         return rows[names[0]].list.to_array(int(widths[0])).to_numpy()
     if len(names) == 1 and isinstance(dtypes[names[0]], pl.Array):

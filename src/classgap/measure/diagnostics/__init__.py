@@ -1,1 +1,1 @@
-"""Why classes differ: margins, calibration, bounds, geometry of features, causes of hardness."""
+"""Diagnostics: margins, calibration, error bounds, geometry of features, causes of low accuracy."""

@@ -1,4 +1,4 @@
-"""Does confidence mean accuracy: expected calibration error (ECE), overall and class by class."""
+"""Expected calibration error (ECE), overall and per class."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from classgap.arrays import Float64s, Floats, Ints, class_means, divide, group_s
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    r"""Expected calibration errors :math:`\sum_b \frac{n_b}{n} |\mathrm{acc}_b - \mathrm{conf}_b|`; empty bins count nothing.
+    r"""Expected calibration errors :math:`\sum_b \frac{n_b}{n} |\mathrm{acc}_b - \mathrm{conf}_b|`; empty bins contribute 0.
 
     Attributes:
         ece: Confidence of the prediction against accuracy, equal-width bins.
-        adaptive_ece: The same with bins that hold equally many samples.
-        per_true_class: ``(K,)`` the same over the samples *of* class k only. It says how wrong confidences are where the
-            class occurs; as it conditions on the label, even a calibrated model does not reach 0 here.
-        classwise: ``(K,)`` calibration of the probability given *to* class k over all samples. 0 for a calibrated model.
+        adaptive_ece: ECE with bins of equal numbers of samples.
+        per_true_class: ``(K,)`` ECE over the samples *of* class k only. Since it conditions on the label, even a calibrated
+            model does not reach 0.
+        classwise: ``(K,)`` calibration error of the probability *of* class k over all samples; 0 for a calibrated model.
         overconfidence: ``(K,)`` mean confidence minus accuracy over the samples of class k.
         edges: ``(bins + 1,)`` equal-width edges; bin b holds confidences in ``(edges[b], edges[b + 1]]``.
         bin_counts, bin_accuracy, bin_confidence: ``(bins,)`` the reliability diagram.
@@ -36,7 +36,7 @@ class Calibration:
     bin_confidence: Float64s
 
     def columns(self) -> dict[str, Float64s]:
-        """Per-class columns of the audit's table."""
+        """Columns of the per-class table of the audit."""
         return {
             "ece": self.per_true_class,
             "classwise_ece": self.classwise,
@@ -54,9 +54,9 @@ class Calibration:
 
 
 def describe(probabilities: Floats, y_true: Ints, *, bins: int = 15) -> Calibration:
-    """Calibration of ``probabilities`` (``(n, K)``, rows sum to 1), computed block by block.
+    """Calibration of ``probabilities`` (``(n, K)``, rows sum to 1), computed in blocks of rows.
 
-    Small samples make every ECE too large (noise counts as miscalibration): compare classes of similar support.
+    ECE is biased upwards for few samples; compare classes with similar numbers of samples.
 
     Example:
         >>> import numpy as np
@@ -90,7 +90,7 @@ def expected_calibration_error(confidence: Floats, correct: Floats, *, bins: int
     """ECE of given confidences in [0, 1] against 0/1 outcomes.
 
     Args:
-        adaptive: Bins hold equally many samples instead of being equally wide.
+        adaptive: Use bins of equal numbers of samples instead of equal width.
     """
     if len(confidence) == 0:
         return float("nan")
@@ -114,7 +114,7 @@ def softmax(logits: Floats) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class _Bins:
-    """Per bin: number of samples, summed confidence, number of hits."""
+    """Per bin: number of samples, sum of confidences, number of correct predictions."""
 
     counts: Ints
     mass: Float64s
@@ -129,13 +129,13 @@ class _Bins:
         )
 
     def error(self, groups: int) -> Float64s:
-        """ECE of each of ``groups`` equally long runs of bins; nan for one without samples."""
+        """ECE of each of ``groups`` consecutive blocks of bins; nan for a block without samples."""
         gaps = np.abs(self.hits - self.mass).reshape(groups, -1).sum(axis=1)
         return divide(gaps, self.counts.reshape(groups, -1).sum(axis=1))
 
 
 def _equal_width(confidence: Floats, bins: int) -> Ints:
-    """Index of the bin ``(b / bins, (b + 1) / bins]`` that holds each confidence; 0 belongs to the first."""
+    """Index of the bin ``(b / bins, (b + 1) / bins]`` of each confidence; 0 belongs to the first bin."""
     return np.clip(np.ceil(np.asarray(confidence, np.float64) * bins).astype(np.int64) - 1, 0, bins - 1)
 
 
@@ -146,7 +146,7 @@ def _top_label(probabilities: Floats, y_true: Ints) -> tuple[Float64s, Float64s]
 
 
 def _classwise(probabilities: Floats, y_true: Ints, bins: int) -> Float64s:
-    """Binary calibration error of each column over all samples; nan for a class that never occurs."""
+    """Binary calibration error of each column over all samples; nan for a class without samples."""
     num_rows, num_classes = probabilities.shape
     offset = np.arange(num_classes) * bins
     mass, hits = np.zeros(num_classes * bins), np.zeros(num_classes * bins)

@@ -1,4 +1,4 @@
-"""By how much the true class wins or loses: margins of the outputs, per sample and per class."""
+"""Margins of the outputs, per sample and per class."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ HISTOGRAM_BINS = 40
 
 @dataclass(frozen=True, eq=False)
 class MarginDistribution:
-    """One kind of margin: per sample, and its distribution within each class (nan where a class is absent).
+    """One kind of margin: per sample, and its distribution within each class (nan for a class without samples).
 
     Attributes:
         samples: ``(n,)`` margin of every sample; negative means misclassified.
         mean, variance: ``(K,)`` within each class (``variance`` divides by the class's sample count).
         quantiles: ``(K, 5)`` at :data:`QUANTILES`.
-        edges: ``(bins + 1,)`` shared by all classes, so that their histograms can be laid over each other.
+        edges: ``(bins + 1,)`` edges of the bins, the same for all classes.
         counts: ``(K, bins)`` samples per bin; values beyond the outer edges are counted in the outer bins.
     """
 
@@ -43,7 +43,7 @@ class Margins:
     logit: MarginDistribution
 
     def columns(self) -> dict[str, Float64s]:
-        """Per-class columns of the audit's table."""
+        """Columns of the per-class table of the audit."""
         median = QUANTILES.index(0.5)
         return {
             "output_margin": self.output.mean,
@@ -64,7 +64,7 @@ class Margins:
 
 
 def describe(scores: Floats, y_true: Ints, num_classes: int, *, kind: ScoreKind) -> Margins:
-    """Margins of ``scores`` (``(n, K)``), computed block by block in float64.
+    """Margins of ``scores`` (``(n, K)``), computed in blocks of rows in float64.
 
     Probabilities determine logit margins too: softmax only shifts a row, so :math:`z_y - z_j = \\log p_y - \\log p_j`.
     Probabilities of exactly 0 are read as the smallest normal number of their type.
@@ -97,7 +97,7 @@ def describe(scores: Floats, y_true: Ints, num_classes: int, *, kind: ScoreKind)
         else:
             output[block] = own - rival
             logit[block] = np.log(np.maximum(own, tiny)) - np.log(np.maximum(rival, tiny))
-    # A few extreme logit margins must not squeeze everybody else into one bin: 99.8 % of samples set the range.
+    # 99.8 % of the samples define the range, so that a few extreme margins do not push all others into one bin.
     low, high = np.quantile(logit, (0.001, 0.999))
     return Margins(
         output=_distribution(output, y_true, num_classes, low=-1.0, high=1.0),
@@ -106,7 +106,7 @@ def describe(scores: Floats, y_true: Ints, num_classes: int, *, kind: ScoreKind)
 
 
 def _own_and_rival(values: Float64s, y_true: Ints) -> tuple[Float64s, Float64s]:
-    """Score of the true class, and the largest score of the others; strikes the former out of ``values`` with -inf."""
+    """Score of the true class, and the largest score of another class; sets the former to -inf in ``values``."""
     rows = np.arange(len(values))
     own = values[rows, y_true].copy()
     values[rows, y_true] = -np.inf

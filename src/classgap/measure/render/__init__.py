@@ -1,1 +1,1 @@
-"""Ways to look at a report or a comparison: plain data and tables, figures, the interactive page."""
+"""Views of a report or a comparison: text and tables, figures, the interactive page."""

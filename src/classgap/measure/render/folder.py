@@ -1,4 +1,4 @@
-"""The report folder: page, Markdown, JSON and every figure."""
+"""Write the report folder: page, Markdown, JSON and figures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def write_report(
     """Write ``report.html``, ``report.md``, ``report.json`` and ``figures/`` (PNG and SVG) into ``folder``.
 
     Args:
-        source: What was measured, for the title of the page.
+        source: Name of the measured files, for the title of the page.
         more: Further charts by name.
     """
     from classgap.measure.comparison import Comparison

@@ -1,6 +1,6 @@
-"""The report page: one self-contained HTML file that opens from disk, needs no network and works on a phone.
+"""The report page: one self-contained HTML file that opens from disk and needs no network.
 
-The page's content security policy forbids every request, so "no network" is enforced by the browser, not by care.
+The content security policy of the page forbids every request, so the browser enforces "no network".
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from markupsafe import Markup
 import classgap
 from classgap.measure.render import page_tables as tables
 from classgap.measure.render import plot
+from classgap.measure.render.plain import percent, points
 from classgap.measure.statistics.groups import RANKINGS, THIRDS
 from classgap.measure.statistics.metrics import METRICS
 
@@ -38,36 +39,34 @@ Charts: TypeAlias = "Mapping[str, alt.TopLevelMixin]"
 _TILES = ("overall", "balanced", "easy", "medium", "hard", "worst", "worst_decile", "gap")
 _COMPARISON_FIGURES = {
     "frontier": (
-        "What each method trades",
-        "Change of the hard third against change overall, on samples no method was fitted or chosen on; s is the gap dial's "
-        "strength, whiskers are 95 % intervals, the ring marks the chosen method.",
+        "Effect of each method",
+        "Change of the hard third against change of the overall accuracy, on samples that were not used to fit or choose a "
+        "method. s is the strength of the gap dial, lines are 95 % intervals, the ring marks the chosen method.",
     ),
 }
 _FIGURES = {
-    "spread_accuracy": (
-        "Spread against accuracy",
-        "Classes whose features scatter widely tend to be hard. Each dot is a class.",
-    ),
+    "spread_accuracy": ("Spread against accuracy", "Each dot is a class. {correlation}"),
     "margins": (
         "Margin distributions",
-        "Score of the true class minus the best other, in each third of classes; left of 0 is misclassified.",
+        "Score of the true class minus the highest score of another class, in each third of classes. Samples left of 0 are "
+        "misclassified.",
     ),
     "max_distances": (
         "Largest distances within classes",
-        "Distance of a sample to the one of its class farthest from it, over the longest feature, in each third of classes "
-        "(ELM's d_max). Compact classes lie to the left.",
+        "Distance of a sample to the farthest sample of its class, divided by the length of the longest feature vector, in each "
+        "third of classes (ELM's d_max). Compact classes are on the left.",
     ),
     "reliability": (
         "Reliability",
-        "Accuracy against confidence; points below the diagonal are over-confident, larger ones hold more samples.",
+        "Accuracy against confidence. Points below the diagonal are over-confident; larger points contain more samples.",
     ),
     "embedding": (
-        "The hardest classes and what they are taken for",
-        "Features in two dimensions by t-SNE: neighbourhoods mean something, distances between clusters do not. "
-        "Crosses are mistakes.",
+        "The hardest classes and their most frequent errors",
+        "Features in two dimensions by t-SNE: neighbourhoods are meaningful, distances between clusters are not. "
+        "Crosses are misclassified samples.",
     ),
 }
-# What a verdict's short code means for the colour of its banner.
+# Colour of the banner by the kind of the verdict.
 _TONES = {"closed": "good", "better": "good", "better_hard": "good", "traded": "bad", "widened": "bad", "worse": "bad"}
 
 
@@ -77,8 +76,8 @@ def render_audit(
     """The page of an audit; also written to ``path`` if one is given.
 
     Args:
-        source: Where the predictions came from, shown under the verdict.
-        charts: Figures already made by :func:`classgap.measure.render.plot.figures`.
+        source: Name of the prediction files, shown under the verdict.
+        charts: Figures that :func:`classgap.measure.render.plot.figures` has already created.
     """
     pairs, pairs_note = tables.pair_table(report.confusion, report.classes, report.per_class["group"].tolist())
     charts = plot.figures(report) if charts is None else charts
@@ -104,7 +103,7 @@ def render_audit(
         tiles=[_tile(report.metrics, name) for name in _TILES if name in report.metrics],
         rankings=[(name, RANKINGS[name]) for name in report.groups],
         has_pairs=has_pairs, pairs_note=pairs_note, has_diagnoses=has_diagnoses, has_margins=margins is not None,
-        more_figures=[(name, *words) for name, words in _FIGURES.items() if name in charts],
+        more_figures=_figures(report, charts),
         links=_links(why=has_diagnoses, confusions=has_pairs, figures=any(name in charts for name in _FIGURES),
                      accuracy=True),
         notes=report.notes, confidence=report.confidence, seed=report.seed,
@@ -114,7 +113,7 @@ def render_audit(
 def render_comparison(
     comparison: Comparison, path: Path | str | None = None, *, source: str = "", charts: Charts | None = None
 ) -> str:
-    """The page of a comparison, with the arguments of :func:`render_audit`. Confusions shown are those after."""
+    """The page of a comparison, with the arguments of :func:`render_audit`. It shows the confusions after the change."""
     confusion = _pooled_confusion(comparison)
     pairs, pairs_note = tables.pair_table(confusion, comparison.classes, comparison.per_class["group"].tolist())
     has_pairs = bool(pairs["data"]["true"])
@@ -128,20 +127,21 @@ def render_comparison(
         | ({"pairs": pairs} if has_pairs else {}),
         "diagnoses": [],
     }
-    seeds = max(len(comparison.before), len(comparison.after))
-    facts = ([source] if source else []) + ([f"{seeds} seeds a side"] if seeds > 1 else [])
+    facts = ([source] if source else []) + (
+        [f"{len(comparison.before)} runs before, {len(comparison.after)} after"] if comparison.several_runs else []
+    )
     shown = min(plot.NAMED_CLASSES, comparison.num_classes)
     return _page(
         "comparison.html.j2", payload, charts, path,
         title="classgap compare" + (f": {source}" if source else ""),
-        comparison=comparison, **_verdict(comparison.verdict.sentence), tone=_TONES.get(comparison.verdict.kind, "neutral"),
-        facts=facts, who=_who(comparison),
+        comparison=comparison, **_verdict(comparison.verdict.sentence, comparison.verdict.headline), tone=_tone(comparison),
+        facts=facts, significant_changes=_significant_changes(comparison),
         tiles=[_change_tile(comparison, name) for name in _TILES if name in comparison.metrics],
         more_figures=[(name, *words) for name, words in _COMPARISON_FIGURES.items() if name in charts],
         dumbbell_caption="All classes, largest gain first." if shown == comparison.num_classes
-        else f"The {shown} classes with the largest gains and losses of {comparison.num_classes:,}.",
+        else f"The {shown} of {comparison.num_classes:,} classes with the largest gains and losses.",
         rankings=[(name, RANKINGS[name]) for name in comparison.groups],
-        has_pairs=has_pairs, pairs_note="Confusions after. " + pairs_note,
+        has_pairs=has_pairs, pairs_note="Confusions of the model after the change. " + pairs_note,
         links=_links(changes=True, confusions=has_pairs),
         notes=comparison.notes, confidence=comparison.confidence, seed=comparison.seed,
     )  # fmt: skip
@@ -150,10 +150,44 @@ def render_comparison(
 # ---------------------------------------------------------------- parts
 
 
-def _verdict(sentence: str) -> dict[str, str]:
-    """A finding is worded "title: rest"; the page shows them in two sizes."""
-    title, _, rest = sentence.replace(" %", "\u00a0%").partition(": ")
+def _tone(comparison: Comparison) -> str:
+    """Colour of the banner. With a significant loss, a good verdict becomes neutral and "no significant change" bad."""
+    verdict = comparison.verdict
+    if not verdict.losses:
+        return _TONES.get(verdict.kind, "neutral")
+    return "neutral" if _TONES.get(verdict.kind) == "good" else "bad"
+
+
+def _verdict(sentence: str, title: str = "") -> dict[str, str]:
+    """The verdict has the form "title: rest"; the page shows the two parts in different sizes."""
+    title = title or sentence.partition(": ")[0]
+    title, rest = (part.replace(" %", "\u00a0%") for part in (title, sentence[len(title) + 2 :]))
     return {"verdict_title": title, "verdict_rest": rest[:1].upper() + rest[1:]}
+
+
+def _figures(report: AuditReport, charts: Charts) -> list[tuple[str, str, str]]:
+    """Name, title and caption of the further figures; the caption of the spread contains the measured correlation."""
+    found = _spread_correlation(report) if "spread_accuracy" in charts else ""
+    return [
+        (name, title, text.replace("{correlation}", found))
+        for name, (title, text) in _FIGURES.items()
+        if name in charts
+    ]
+
+
+def _spread_correlation(report: AuditReport) -> str:
+    """Rank correlation of spread and accuracy over the classes, as a sentence."""
+    from scipy.stats import spearmanr
+
+    spread, accuracy = report.per_class["spread"], report.per_class["accuracy"]
+    known = ~np.isnan(spread) & ~np.isnan(accuracy)
+    if known.sum() < 5 or np.ptp(spread[known]) == 0 or np.ptp(accuracy[known]) == 0:
+        return "There are too few different classes for a correlation of spread and accuracy."
+    value, p_value = spearmanr(spread[known], accuracy[known])
+    numbers = f"rank correlation {value:+.2f}, {'p < 0.001' if p_value < 0.001 else f'p = {p_value:.2g}'}"
+    if p_value >= 1 - report.confidence:
+        return f"Spread and accuracy are not significantly related here ({numbers})."
+    return f"Classes with larger spread are {'less' if value < 0 else 'more'} accurate here ({numbers})."
 
 
 def _hardest(report: AuditReport, count: int = 5) -> list[tuple[str, float]]:
@@ -177,24 +211,32 @@ def _change_tile(comparison: Comparison, name: str) -> dict[str, Any]:
     metric, change = METRICS[name], comparison.metrics[name]
     better, worse = ("up", "down") if metric.higher_is_better else ("down", "up")
     tone = better if change.delta.low > 0 else worse if change.delta.high < 0 else ""
-    # the headline follows the classes that were hard before; these are whichever classes are the worst on each side
-    meaning = metric.meaning + (", ranked anew on each side" if name in THIRDS else "")
+    # the verdict uses the classes that were hard before; a tile uses the worst classes of each side
+    meaning = metric.meaning + (", by the own ranking of each side" if name in THIRDS else "")
     return {"name": name, "label": metric.label, "meaning": meaning, "change": change, "tone": tone}
 
 
-def _who(comparison: Comparison) -> str:
+def _significant_changes(comparison: Comparison) -> str:
     def names(rows: Any) -> str:
-        listed = ", ".join(f"{row['name']} ({_points(row['delta'])})" for row in rows[:5])
+        listed = ", ".join(f"{row['name']} ({_page_points(row['delta'])})" for row in rows[:5])
         return listed + (f" and {len(rows) - 5} more" if len(rows) > 5 else "")
 
-    gainers, payers = comparison.gainers, comparison.payers
-    parts = [f"Gained beyond noise: {names(gainers)}." if len(gainers) else "No class gained beyond noise."]
-    parts.append(f"Paid: {names(payers)}." if len(payers) else "No class paid beyond noise.")
-    return " ".join(parts)
+    improved, worsened = comparison.improved, comparison.worsened
+    first = (
+        f"Classes that improved significantly: {names(improved)}."
+        if len(improved)
+        else "No class improved significantly."
+    )
+    second = (
+        f"Classes that got worse significantly: {names(worsened)}."
+        if len(worsened)
+        else "No class got worse significantly."
+    )
+    return f"{first} {second}"
 
 
 def _pooled_confusion(comparison: Comparison) -> Confusion:
-    """Counts of all runs after, in the comparison's class order (a run may not know every class)."""
+    """Confusion counts of all runs after, in the class order of the comparison (a run may lack some classes)."""
     from scipy.sparse import coo_array
 
     from classgap.predictions.confusion import Confusion
@@ -235,7 +277,7 @@ def _page(template: str, payload: dict[str, Any], charts: Charts, path: Path | s
 
 
 def embed_json(value: Any) -> Markup:
-    """JSON that may stand inside a ``<script>`` element: no text in it can end the element or start a comment.
+    """JSON for the inside of a ``<script>`` element: no text in it can end the element or begin a comment.
 
     Example:
         >>> embed_json({"name": "</script>"})
@@ -248,13 +290,13 @@ def embed_json(value: Any) -> Markup:
 
 
 def _inline_script(source: str) -> Markup:
-    # A function scope keeps the two scripts' names apart; the page's own strings never hold a closing tag.
+    # The function scope separates the names of the two scripts; a closing tag in a string is escaped.
     return Markup("(() => {" + source.replace("</script", "<\\/script") + "\n})();")
 
 
 @functools.cache
 def _vega() -> Markup:
-    """Vega, Vega-Lite and Vega-Embed as one script; making it takes seconds, so it is kept in the user's cache folder."""
+    """Vega, Vega-Lite and Vega-Embed as one script; building it takes seconds, so it is stored in the user's cache folder."""
     import vl_convert
 
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "classgap"
@@ -262,8 +304,8 @@ def _vega() -> Markup:
     try:
         return Markup(kept.read_text(encoding="utf-8"))
     except OSError:
-        script = _inline_script(vl_convert.javascript_bundle())  # type: ignore[call-arg]  # its stub forgets the default
-    with contextlib.suppress(OSError):  # a home that cannot be written to only costs the time again
+        script = _inline_script(vl_convert.javascript_bundle())  # type: ignore[call-arg]  # its type stub omits the default
+    with contextlib.suppress(OSError):  # without a writable cache folder, the script is built again next time
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=folder, delete=False, encoding="utf-8") as partial:
             partial.write(script)
@@ -282,24 +324,19 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True, undefined=jinja2.StrictUndefined,
     )  # fmt: skip
     environment.filters |= {
-        "percent": _percent, "points": _points, "unit": lambda v: f"{min(1.0, max(0.0, v)):.4f}",
-        "interval": lambda e: f"{_bare(e.low)} – {_bare(e.high)}" if math.isfinite(e.low) else "",
-        "points_interval": lambda e: f"{_points(e.low)} to {_points(e.high)}" if math.isfinite(e.low) else "",
+        "percent": _page_percent, "points": _page_points, "unit": lambda v: f"{min(1.0, max(0.0, v)):.4f}",
+        "interval": lambda e: f"{_page_percent(e.low)[:-2]} – {_page_percent(e.high)[:-2]}" if math.isfinite(e.low) else "",
+        "points_interval": lambda e: f"{_page_points(e.low)} to {_page_points(e.high)}" if math.isfinite(e.low) else "",
     }  # fmt: skip
     environment.tests["known"] = lambda e: math.isfinite(e.value) and math.isfinite(e.low) and math.isfinite(e.high)
     return environment
 
 
-def _bare(value: float) -> str:
-    return f"{100 * value:.1f}"
+def _page_percent(share: float) -> str:
+    """:func:`percent` with a space that does not break the line."""
+    return percent(share).replace(" ", "\u00a0")
 
 
-def _percent(value: float) -> str:
-    return f"{_bare(value)}\u00a0%" if math.isfinite(value) else "–"
-
-
-def _points(value: float) -> str:
-    if not math.isfinite(value):
-        return "–"
-    rounded = round(100 * value, 1)
-    return f"{'+' if rounded > 0 else '−' if rounded < 0 else '±'}{abs(rounded):.1f}"
+def _page_points(share: float) -> str:
+    """:func:`points` with a typographic minus."""
+    return points(share).replace("-", "−")

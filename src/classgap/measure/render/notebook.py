@@ -1,4 +1,4 @@
-"""Short views of a report and of a comparison: one line at a prompt, a verdict and two small tables in a notebook."""
+"""Short views of a report and of a comparison: one line at a Python prompt; verdict and two small tables in a notebook."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from classgap.measure.render.plain import percent, points
+from classgap.measure.render.plain import p_value, percent, points
 from classgap.measure.statistics.metrics import label
 
 if TYPE_CHECKING:
@@ -27,19 +27,19 @@ def audit_line(report: AuditReport) -> str:
     present = report.per_class[report.per_class["support"] > 0]
     numbers[2] += f" ({_short(str(present['name'][np.argmin(present['accuracy'])]))})"
     size = f"{report.num_classes:,} classes, {report.num_samples:,} samples"
-    return f"<AuditReport: {size}; {', '.join(numbers)}; homogeneity test {_chance(report.homogeneity.p_value)}>"
+    return f"<AuditReport: {size}; {', '.join(numbers)}; homogeneity test {p_value(report.homogeneity.p_value)}>"
 
 
 def comparison_line(comparison: Comparison) -> str:
     """The comparison in one line."""
     size = f"{comparison.num_classes:,} classes, {comparison.num_samples:,} samples"
     overall, hard = comparison.metrics["overall"], comparison.groups["cross"]["hard"]
-    numbers = f"overall accuracy {_change(overall)}, classes hard before {_change(hard)}"
+    numbers = f"overall accuracy {_change(overall)}, classes that were hard before {_change(hard)}"
     return f"<Comparison: {_short(comparison.verdict.title)}; {size}; {numbers} points>"
 
 
 def audit_html(report: AuditReport) -> str:
-    """Verdict, headline numbers with intervals, and the hardest classes."""
+    """Verdict, main numbers with intervals, and the hardest classes."""
     interval = f"{report.confidence:.0%} interval"
     headline = [(label(name), *_estimate(report.metrics[name])) for name in _AUDIT_ROWS if name in report.metrics]
     present = report.per_class[report.per_class["support"] > 0]
@@ -61,10 +61,12 @@ def audit_html(report: AuditReport) -> str:
 
 
 def comparison_html(comparison: Comparison) -> str:
-    """Verdict, changes of the headline numbers with intervals, and the classes that changed significantly."""
+    """Verdict, changes of the main numbers with intervals, and the classes that changed significantly."""
     interval = f"{comparison.confidence:.0%} interval"
     headline = [(label(name), *_cells(comparison.metrics[name])) for name in _CHANGE_ROWS if name in comparison.metrics]
-    headline += [(f"classes {group} before", *_cells(change)) for group, change in comparison.groups["cross"].items()]
+    headline += [
+        (f"classes that were {group} before", *_cells(change)) for group, change in comparison.groups["cross"].items()
+    ]
     changed = comparison.per_class[comparison.per_class["significant"]]
     largest = changed[np.argsort(-np.abs(changed["delta"]), kind="stable")[: 2 * CLASSES_SHOWN]]
     rows = [
@@ -99,7 +101,7 @@ def _block(
     tables: Sequence[tuple[str, Sequence[str], Sequence[Sequence[str]]]],
     notes: Sequence[str],
 ) -> str:
-    """HTML without script or style sheet: it inherits the colours of the notebook, light or dark."""
+    """HTML without scripts or style sheets; it uses the colours of the notebook, light or dark."""
     parts = [f"<p><strong>{escape(title)}</strong> ({escape(size)})<br>{escape(verdict)}</p>"]
     parts += [_table(*table) for table in tables if table[2]]
     if notes:
@@ -135,11 +137,7 @@ def _change(change: Change) -> str:
     return f"{points(change.delta.value)} [{points(change.delta.low)}, {points(change.delta.high)}]"
 
 
-def _chance(p_value: float) -> str:
-    return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
-
-
 def _short(text: str) -> str:
-    """``text`` on one line, cut where it is long."""
+    """``text`` on one line, shortened if it is long."""
     text = "".join(character if character.isprintable() else " " for character in text)
     return text if len(text) <= _NAME_LENGTH else text[: _NAME_LENGTH - 1] + "…"

@@ -1,4 +1,4 @@
-"""The tables of the report page: columns with their kind and meaning, values as plain lists ready for JSON."""
+"""The tables of the report page: columns with kind and meaning, and values as plain lists for JSON."""
 
 from __future__ import annotations
 
@@ -18,60 +18,116 @@ if TYPE_CHECKING:
 
 Table = dict[str, Any]
 
-# A page stays small and quick with this many confused pairs; every class keeps its own most frequent ones besides.
+# Limits the size of the page. In addition, the most frequent confusions of every class are kept.
 MAX_PAIRS = 4000
 _PAIRS_PER_CLASS = 6
 
-# key: (heading, kind, meaning); a per-class column without an entry is shown as a plain number under its own name.
+# key: (heading, kind, meaning); a column without an entry is shown as a number with its key as heading.
 _COLUMNS: dict[str, tuple[str, str, str]] = {
-    "name": ("class", "text", "the class"),
+    "name": ("class", "text", "name of the class"),
     "group": ("third", "group", "third of classes by accuracy: easy, medium or hard"),
-    "support": ("samples", "int", "samples of this class that were evaluated"),
-    "train_count": ("trained on", "int", "training samples of this class"),
-    "accuracy": ("accuracy", "share", "share of the class's samples that are right (recall); the bar shows its interval"),
-    "precision": ("precision", "share", "share of the predictions of this class that are right"),
+    "support": ("samples", "int", "number of test samples of this class"),
+    "train_count": ("training samples", "int", "number of training samples of this class"),
+    "accuracy": (
+        "accuracy",
+        "share",
+        "share of the class's samples that are predicted correctly (recall); the bar shows the interval",
+    ),
+    "precision": ("precision", "share", "share of the predictions of this class that are correct"),
     "f1": ("F1", "share", "harmonic mean of accuracy and precision"),
-    "top5": ("top-5", "share", "share of the class's samples whose true class is among the five best scores"),
-    "output_margin": ("prob. margin", "number", "mean probability of the true class minus the best other"),
-    "logit_margin": ("logit margin", "number", "mean score of the true class minus the best other"),
-    "logit_margin_variance": ("margin var.", "number", "variance of the logit margin within the class"),
+    "top5": ("top-5", "share", "share of the class's samples whose true class is among the five highest scores"),
+    "output_margin": (
+        "probability margin",
+        "number",
+        "mean of: probability of the true class minus the highest probability of another class",
+    ),
+    "logit_margin": (
+        "logit margin",
+        "number",
+        "mean of: score of the true class minus the highest score of another class",
+    ),
+    "logit_margin_variance": ("margin variance", "number", "variance of the logit margin within the class"),
     "logit_margin_median": ("margin median", "number", "median of the logit margin"),
-    "ece": ("ECE", "share", "gap between confidence and accuracy over the samples of this class"),
-    "classwise_ece": ("classwise ECE", "share", "calibration of the probability given to this class, over all samples"),
+    "ece": (
+        "ECE",
+        "share",
+        "expected calibration error: difference between confidence and accuracy, over the samples of this class",
+    ),
+    "classwise_ece": ("classwise ECE", "share", "calibration error of the probability of this class, over all samples"),
     "overconfidence": ("overconfidence", "points", "mean confidence minus accuracy over the samples of this class"),
-    "spread": ("spread", "number", "root mean squared distance of the class's features from their mean"),
-    "spread_unbiased": ("spread (n−1)", "number", "the same with divisor n − 1"),
-    "spread_ratio": ("spread / mean", "number", "spread over the length of the class mean"),
+    "spread": ("spread", "number", "root mean squared distance of the class's features from the class mean"),
+    "spread_unbiased": ("spread (n−1)", "number", "spread with divisor n − 1"),
+    "spread_ratio": ("spread / mean", "number", "spread divided by the length of the class mean"),
     "variance_norm": ("variance norm", "number", "length of the vector of per-dimension variances"),
-    "max_distance": ("max distance", "number", "largest distance within the class over the longest feature"),
-    "mean_max_distance": ("mean d max", "number", "ELM's d_max, the distance to the farthest sample of the class; mean"),
-    "mr2_excess_distance": ("MR² excess", "number", "MR² eq. 3: squared distance to that sample beyond 2 s̄; mean"),
+    "max_distance": (
+        "max distance",
+        "number",
+        "largest distance between two samples of the class, divided by the length of the longest feature vector",
+    ),
+    "mean_max_distance": (
+        "mean d_max",
+        "number",
+        "mean of ELM's d_max: distance of a sample to the farthest sample of its class",
+    ),
+    "mr2_excess_distance": (
+        "MR² excess",
+        "number",
+        "mean of MR² eq. 3: squared distance to the farthest sample of the class minus 2 s̄, at least 0",
+    ),
     "fisher": ("Fisher", "number", "mean Fisher separability from all other classes"),
     "nearest_fisher": ("Fisher, nearest", "number", "Fisher separability from the least separable other class"),
-    "boundary_error": ("boundary error", "share", "error of the best straight boundary to the nearest other class"),
-    "nearest_angle": ("mean angle", "number", "degrees between this class mean and the nearest other"),
-    "weight_norm": ("weight norm", "number", "length of the head's weight vector"),
-    "weight_angle": ("weight angle", "number", "degrees between this weight vector and the nearest other"),
-    "average_logit": ("avg. logit", "number", "mean score of this class over its own samples, per unit of weight"),
-    "average_margin": ("avg. margin", "number", "MARC's average margin of the class"),
-    "sample_angle": ("sample angle", "number", "mean degrees between features and the class's weight vector"),
-    "mr2_gamma": ("MR² γ", "number", "margin MR² would give this class (eq. 1, mean 1), from the second moment of its features"),
-    "mr2_ramp_risk": ("MR² ramp risk", "number", "MR² eq. 9: mean loss, 1 where misclassified, 0 from a logit margin of γ on"),
-    "mr2_bound": ("MR² bound", "number", "upper bound on this class's error; above 1 it only compares classes"),
-    "mr2_bound_paper": ("MR² bound (paper)", "number", "the same as printed in the paper, which leaves out factors"),
-    "elm_pull": ("ELM pull", "number", "mean pull term of ELM over the class's pairs"),
-    "elm_pull_lower": ("ELM pull, least", "number", "lower bound of the pull term from the spread"),
+    "boundary_error": (
+        "boundary error",
+        "share",
+        "share of samples on the wrong side of the best linear boundary to the nearest other class",
+    ),
+    "nearest_angle": (
+        "angle of means",
+        "number",
+        "angle in degrees between this class mean and the nearest other class mean",
+    ),
+    "weight_norm": ("weight norm", "number", "length of the class's weight vector in the head"),
+    "weight_angle": (
+        "weight angle",
+        "number",
+        "angle in degrees between this weight vector and the nearest other weight vector",
+    ),
+    "average_logit": ("average logit", "number", "mean score of this class over its own samples, per unit of weight"),
+    "average_margin": ("average margin", "number", "MARC's average margin of the class"),
+    "sample_angle": (
+        "sample angle",
+        "number",
+        "mean angle in degrees between the class's features and its weight vector",
+    ),
+    "mr2_gamma": (
+        "MR² γ",
+        "number",
+        "margin of this class in MR² (eq. 1, scaled to mean 1), from the second moment of its features",
+    ),
+    "mr2_ramp_risk": (
+        "MR² ramp risk",
+        "number",
+        "mean of MR² eq. 9: 1 for a misclassified sample, 0 for a logit margin of at least γ, linear between",
+    ),
+    "mr2_bound": (
+        "MR² bound",
+        "number",
+        "upper bound on the error of this class; a bound above 1 only serves to compare classes",
+    ),
+    "mr2_bound_paper": ("MR² bound (paper)", "number", "the bound as printed in the paper, which omits factors"),
+    "elm_pull": ("ELM pull", "number", "mean pull term of ELM over the pairs of samples of the class"),
+    "elm_pull_lower": ("ELM pull, lower bound", "number", "lower bound of the pull term, from the spread"),
     "before": ("before", "share", "accuracy before"),
     "after": ("after", "share", "accuracy after"),
     "delta": ("change", "points", "accuracy after minus before, in percentage points"),
-    "low": ("from", "points", "lower end of the change's interval"),
-    "high": ("to", "points", "upper end of the change's interval"),
-    "gained": ("turned right", "number", "samples wrong before and right after"),
-    "lost": ("turned wrong", "number", "samples right before and wrong after"),
-    "p_value": ("p", "number", "chance of a difference this large if nothing had changed"),
-    "q_value": ("q", "number", "p-value adjusted so that few of the classes called significant are false"),
-    "significant": ("beyond noise", "flag", "whether the change is significant with false discoveries controlled"),
-}  # fmt: skip
+    "low": ("from", "points", "lower end of the interval of the change"),
+    "high": ("to", "points", "upper end of the interval of the change"),
+    "gained": ("became correct", "number", "samples that were wrong before and are correct after"),
+    "lost": ("became wrong", "number", "samples that were correct before and are wrong after"),
+    "p_value": ("p", "number", "p-value: probability of a difference at least this large if there were no change"),
+    "q_value": ("q", "number", "p-value after Benjamini-Hochberg correction over the classes"),
+    "significant": ("significant", "flag", "whether the change is significant after Benjamini-Hochberg correction"),
+}
 
 
 def plain(values: Iterable[Any]) -> list[Any]:
@@ -117,7 +173,7 @@ def change_table(comparison: Comparison) -> Table:
 
 
 def pair_table(confusion: Confusion, classes: Sequence[str], groups: Sequence[str]) -> tuple[Table, str]:
-    """Confused pairs, most frequent first, and a sentence saying how many are shown."""
+    """Confused pairs, most frequent first, and a sentence that says how many are shown."""
     total = max(1, _num_pairs(confusion))
     every = confusion.worst_pairs(total)
     seen_true: dict[int, int] = {}
@@ -140,18 +196,29 @@ def pair_table(confusion: Confusion, classes: Sequence[str], groups: Sequence[st
         "group": [groups[pair.true] for pair in kept],
     }
     columns = [
-        {"key": "true", "label": "true", "kind": "text", "help": "what the sample is"},
-        {"key": "predicted", "label": "predicted", "kind": "text", "help": "what the model says"},
-        {"key": "count", "label": "samples", "kind": "int", "help": "how many samples are confused this way"},
-        {"key": "share", "label": "of true", "kind": "share", "help": "share of the true class"},
-        {"key": "reverse", "label": "reverse", "kind": "int", "help": "samples confused in the other direction"},
+        {"key": "true", "label": "true", "kind": "text", "help": "true class of the samples"},
+        {"key": "predicted", "label": "predicted", "kind": "text", "help": "class that the model predicts"},
+        {
+            "key": "count",
+            "label": "samples",
+            "kind": "int",
+            "help": "number of samples that are confused in this direction",
+        },
+        {"key": "share", "label": "share of true", "kind": "share", "help": "share of the true class"},
+        {
+            "key": "reverse",
+            "label": "reverse",
+            "kind": "int",
+            "help": "number of samples that are confused in the other direction",
+        },
         {"key": "group", "label": "third", "kind": "group", "help": "third of the true class"},
     ]
-    note = f"The {len(kept):,} most frequent of {len(every):,} confused pairs." if len(kept) < len(every) else (
-        f"All {len(every):,} confused pairs, most frequent first."
+    note = f"The page contains the {len(kept):,} most frequent of {len(every):,} confused pairs." if len(kept) < len(every) else (
+        f"The page contains all {len(every):,} confused pairs, most frequent first."
     )  # fmt: skip
     sort = {"key": "count", "down": True}
-    return {"label": "confused pairs", "columns": columns, "data": data, "sort": sort, "least": "count"}, note
+    return {"label": "confused pairs", "columns": columns, "data": data, "sort": sort, "least": "count",
+            "complete": len(kept) == len(every)}, note  # fmt: skip
 
 
 def _num_pairs(confusion: Confusion) -> int:
@@ -160,7 +227,7 @@ def _num_pairs(confusion: Confusion) -> int:
 
 
 def _listing(title: str, columns: Sequence[tuple[str, str, str]], rows: Sequence[Sequence[Any]]) -> Table:
-    """A table from rows; columns are (key, heading, kind)."""
+    """A table from rows; each column is (key, heading, kind)."""
     values = list(zip(*rows, strict=True)) if rows else [()] * len(columns)
     data = {key: plain(column) for (key, _, _), column in zip(columns, values, strict=True)}
     return {
@@ -198,7 +265,7 @@ def margin_table(report: AuditReport) -> Table | None:
 
 
 def metric_table(report: AuditReport) -> Table:
-    """Every aggregate of an audit, then the global numbers of scores and features."""
+    """Every aggregate of an audit, then the overall numbers of scores and features."""
     rows: list[Sequence[Any]] = [
         (label(name), e.value, e.low, e.high, METRICS[name.removesuffix("_corrected")].meaning)
         for name, e in report.metrics.items()
@@ -230,7 +297,7 @@ def group_change_table(comparison: Comparison) -> Table:
 
 
 def _run_stds(comparison: Comparison) -> tuple[Callable[[Change], tuple[float, ...]], list[tuple[str, str, str]]]:
-    """Cells and columns of the standard deviations over runs; none where both sides have a single run."""
+    """Cells and columns of the standard deviations over runs; none if both sides have a single run."""
     if not comparison.several_runs:
         return lambda change: (), []
     columns = [(f"{side}_run_std", f"std over runs {side}", "share") for side in ("before", "after")]

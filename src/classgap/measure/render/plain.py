@@ -1,4 +1,4 @@
-"""What the views of reports and comparisons share: plain data, Markdown, data frames."""
+"""Helpers of all views: numbers as text, plain data, Markdown, data frames."""
 
 from __future__ import annotations
 
@@ -34,36 +34,39 @@ def json_ready(value: Any) -> Any:
     return value
 
 
-def percent(share: float, *, signed: bool = False) -> str:
+def percent(share: float) -> str:
     """A share in per cent with one decimal; a dash for nan.
 
     Example:
-        >>> percent(0.123), percent(0.02, signed=True), percent(float("nan"))
-        ('12.3 %', '+2.0 %', '–')
+        >>> percent(0.123), percent(float("nan"))
+        ('12.3 %', '–')
     """
-    if math.isnan(share):
-        return "–"
-    return f"{100 * share:{'+' if signed else ''}.1f} %"
+    return "–" if math.isnan(share) else f"{100 * share:.1f} %"
+
+
+def p_value(value: float) -> str:
+    """A p-value as text: ``p = 0.031`` or ``p < 0.001``."""
+    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
 
 
 def points(share: float) -> str:
-    """A difference of shares in points, signed; never "-0.0"."""
+    """A difference of shares in percentage points with its sign; never "-0.0"; a dash for nan."""
     return "–" if math.isnan(share) else f"{round(100 * share, 1) + 0.0:+.1f}"
 
 
 def deviation(share: float) -> str:
-    """A standard deviation of shares in points; a dash for nan, such as that of a single run."""
+    """A standard deviation of shares in percentage points; a dash for nan, e.g. for a single run."""
     return "–" if math.isnan(share) else f"{100 * share:.1f}"
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; text in cells cannot break out of it."""
+    """A Markdown table; special characters in cells are escaped."""
     lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
     return "\n".join("| " + " | ".join(escape(text) for text in line) + " |" for line in lines)
 
 
 def escape(text: str) -> str:
-    """``text`` so that Markdown shows it as it is."""
+    """``text`` with the special characters of Markdown escaped."""
     for character, safe in (("\\", "\\\\"), ("|", "\\|"), ("<", "&lt;"), ("`", "\\`"), ("\n", " ")):
         text = text.replace(character, safe)
     return text
@@ -77,7 +80,7 @@ def columns_frame(array: NDArray[np.void]) -> pd.DataFrame:
 
 
 def records(array: NDArray[np.void]) -> list[dict[str, Any]]:
-    """A structured array as one dict a record."""
+    """A structured array as a list with one dict per record."""
     return [dict(zip(array.dtype.names or (), record, strict=True)) for record in array.tolist()]
 
 
@@ -90,5 +93,5 @@ def structured(columns: Mapping[str, NDArray[Any]]) -> NDArray[np.void]:
 
 
 def html_module() -> Any:
-    """The page renderer, loaded on demand: it brings Altair and Jinja."""
+    """The page renderer, imported on demand because it imports Altair and Jinja."""
     return importlib.import_module("classgap.measure.render.html")

@@ -3,7 +3,7 @@
     from classgap.measure.render import plot
     plot.save(plot.accuracy_by_class(report), "accuracy.png")
 
-Every chart works for 3 classes and for 1000: few classes are listed by name, many are drawn by rank.
+Every chart works for 3 classes and for 1000: few classes are listed by name, many classes are drawn by rank.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 Theme = Literal["light", "dark"]
 Records = list[dict[str, Any]]
 
-# Blue and orange stay apart for every kind of colour vision and on both backgrounds.
+# Blue and orange are distinguishable with every kind of colour vision and on both backgrounds.
 GROUPS = {"easy": "#3f8fd2", "medium": "#8f9aa6", "hard": "#e8703a"}
-CHANGES = {"gained": "#2f9e77", "lost": "#d8476b", "within noise": "#8f9aa6"}
+CHANGES = {"improved": "#2f9e77", "got worse": "#d8476b", "not significant": "#8f9aa6"}
 NAMED_CLASSES = 45
 _PERCENT = ".0%"
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 
 
 def theme_config(theme: Theme) -> dict[str, Any]:
-    """Vega-Lite configuration for one of the two looks; the page and the picture files share it."""
+    """Vega-Lite configuration of a theme, for the page and for picture files."""
     ink, faint, grid = ("#1d232b", "#5c6773", "#e4e8ec") if theme == "light" else ("#e8ecf1", "#9aa6b3", "#2c343d")
     text = {"font": _FONT, "labelFont": _FONT, "titleFont": _FONT}
     return {
@@ -60,11 +60,11 @@ def theme_config(theme: Theme) -> dict[str, Any]:
 
 
 def save(chart: alt.TopLevelMixin, path: Path | str, *, theme: Theme = "light") -> Path:
-    """Write a chart as PNG (twice the screen's resolution) or SVG, without a browser."""
+    """Write a chart as PNG (twice the screen resolution) or SVG, without a browser."""
     path = Path(path)
     one_of("theme", theme, ("light", "dark"))
     if path.suffix not in (".png", ".svg"):
-        raise InputError(f"a figure is saved as .png or .svg, got {path.name!r}")
+        raise InputError(f"path must end in .png or .svg, got {path.name!r}")
     import vl_convert
 
     config = theme_config(theme) | {"background": "#ffffff" if theme == "light" else "#14181d"}
@@ -78,7 +78,7 @@ def save(chart: alt.TopLevelMixin, path: Path | str, *, theme: Theme = "light") 
 
 
 def figures(result: AuditReport | Comparison) -> dict[str, alt.TopLevelMixin]:
-    """Every figure the result has data for, by name."""
+    """Every figure for which the result has data, by name."""
     from classgap.measure.comparison import Comparison
 
     if isinstance(result, Comparison):
@@ -99,7 +99,7 @@ def figures(result: AuditReport | Comparison) -> dict[str, alt.TopLevelMixin]:
 
 
 def accuracy_by_class(report: AuditReport) -> alt.TopLevelMixin:
-    """Accuracy of every class, best first, with its interval; coloured by third."""
+    """Accuracy of every class with its interval, best class first; coloured by third."""
     rows = _class_rows(report, ("support",))
     rows.sort(key=lambda row: -row["accuracy"])
     for rank, row in enumerate(rows, 1):
@@ -127,7 +127,7 @@ def accuracy_by_class(report: AuditReport) -> alt.TopLevelMixin:
 
 
 def worst_pairs(report: AuditReport, limit: int = 24) -> alt.TopLevelMixin | None:
-    """Confusion among the classes of the worst pairs, as share of the true class; the diagonal is left out."""
+    """Confusion among the classes of the most frequent confusions, as share of the true class; without the diagonal."""
     order: list[int] = []
     for pair in _pair_indices(report, 4 * limit):
         for k in pair:
@@ -145,7 +145,7 @@ def worst_pairs(report: AuditReport, limit: int = 24) -> alt.TopLevelMixin | Non
         for j in range(len(order))
         if i != j
     ]  # fmt: skip
-    # Sorted by a number, not by a list of names: Vega-Lite would write the names into an expression.
+    # Sorted by a number: with a list of names, Vega-Lite would write the names into an expression.
     across, down = alt.EncodingSortField("column", "min"), alt.EncodingSortField("row", "min")
     axis = alt.Axis(labelAngle=-50, orient="top", labelLimit=90)
     chart = alt.Chart(_data(rows)).mark_rect(cornerRadius=2).encode(
@@ -180,7 +180,7 @@ def spread_accuracy(report: AuditReport) -> alt.TopLevelMixin | None:
 
 
 def margins(report: AuditReport) -> alt.TopLevelMixin | None:
-    """Distribution of the logit margin in each third of classes; left of 0 is misclassified. None without scores."""
+    """Distribution of the logit margin in each third of classes; None without scores."""
     if report.margins is None:
         return None
     found = report.margins.logit
@@ -200,11 +200,13 @@ def max_distances(report: AuditReport) -> alt.TopLevelMixin | None:
     counts = np.zeros((report.num_classes, HISTOGRAM_BINS), dtype=np.int64)
     np.add.at(counts, (report.samples.y_true, place), 1)
     rows = _distributions(report, "distance", edges, counts)
-    return _sized(_areas(rows, "distance", "largest distance within the class, over the longest feature"), height=260)
+    return _sized(
+        _areas(rows, "distance", "largest distance within the class / length of the longest feature vector"), height=260
+    )
 
 
 def _distributions(report: AuditReport, key: str, edges: Any, counts: Any) -> Records:
-    """Histograms ``counts`` (K, bins) of the classes, added up in each third, as shares of its samples."""
+    """Histograms ``counts`` (K, bins) of the classes, summed over each third, as shares of its samples."""
     middle = (edges[:-1] + edges[1:]) / 2
     rows: Records = []
     for group in GROUPS:
@@ -226,7 +228,7 @@ def _areas(rows: Records, key: str, title: str) -> Any:
 
 
 def reliability(report: AuditReport) -> alt.TopLevelMixin | None:
-    """Accuracy against confidence: below the diagonal the model is over-confident. None without probabilities."""
+    """Accuracy against confidence; the model is over-confident below the diagonal. None without probabilities."""
     found = report.calibration
     if found is None:
         return None
@@ -248,7 +250,7 @@ def reliability(report: AuditReport) -> alt.TopLevelMixin | None:
 
 
 def embedding(report: AuditReport, *, method: Projection = "tsne") -> alt.TopLevelMixin | None:
-    """The worst classes and what they are taken for, in two dimensions; crosses are mistakes. None without features."""
+    """The worst classes and their most frequent errors in two dimensions; crosses are errors. None without features."""
     found = embed(report, method=method)
     if found is None or report.samples is None:
         return None
@@ -274,7 +276,7 @@ def embedding(report: AuditReport, *, method: Projection = "tsne") -> alt.TopLev
 
 
 def dumbbells(comparison: Comparison, limit: int = NAMED_CLASSES) -> alt.TopLevelMixin:
-    """Before and after for each class, largest gain first; of many classes the largest gains and losses."""
+    """Accuracy before and after of each class, largest gain first; with many classes only the largest changes."""
     rows = _change_rows(comparison)
     if len(rows) > limit:
         rows = rows[: limit // 2] + rows[-(limit - limit // 2) :]
@@ -289,7 +291,7 @@ def dumbbells(comparison: Comparison, limit: int = NAMED_CLASSES) -> alt.TopLeve
 
 
 def before_after(comparison: Comparison) -> alt.TopLevelMixin:
-    """Every class as a point: accuracy before against after; above the diagonal it gained."""
+    """Every class as a point: accuracy before against after; a class above the diagonal improved."""
     rows = _change_rows(comparison)
     ends = [row[side] for row in rows for side in ("before", "after")]
     low, high = (min(ends), max(ends)) if ends else (0.0, 1.0)
@@ -309,9 +311,9 @@ def _change_rows(comparison: Comparison) -> Records:
     for record in comparison.per_class:
         if math.isnan(record["delta"]):
             continue
-        sign = "gained" if record["delta"] > 0 else "lost"
+        direction = "improved" if record["delta"] > 0 else "got worse"
         rows.append(
-            {"class": str(record["name"]), "change": sign if record["significant"] else "within noise"}
+            {"class": str(record["name"]), "change": direction if record["significant"] else "not significant"}
             | {key: _clean(record[key]) for key in ("before", "after", "delta", "low", "high", "q_value")}
         )
     return sorted(rows, key=lambda row: -row["delta"])
@@ -339,12 +341,12 @@ def _clean(value: Any) -> float | None:
 
 
 def _data(rows: Records) -> alt.InlineData:
-    # InlineData is passed through as it is; plain alt.Data would be refused beyond 5000 rows.
+    # Altair passes InlineData unchanged; it would reject alt.Data with more than 5000 rows.
     return alt.InlineData(values=rows)
 
 
 def _class_rows(report: AuditReport, extra: Sequence[str]) -> Records:
-    """One record for each class that has samples."""
+    """One record per class with samples."""
     return [
         {"class": str(record["name"]), "group": str(record["group"])}
         | {key: _clean(record[key]) for key in ("accuracy", "low", "high", *extra)}

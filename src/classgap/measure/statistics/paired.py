@@ -1,10 +1,10 @@
 """Paired statistics: the same samples judged by models before and after, each side perhaps trained several times.
 
-Two things vary: which samples are in the test set, and, with several seeds a side, how training went. A difference is
+Two things vary: which samples are in the test set, and, with several seeds per side, how training went. A difference is
 the mean over seeds after minus the mean over seeds before. Its variance has two parts: what the choice of samples does to
 all seeds alike, and what differs from seed to seed (measured between the seeds of a side, pooled over both sides). The
 interval is ``value ± sqrt(z² · first + t² · second)``: the second part is known from few seeds only, hence Student's t.
-With one seed a side it cannot be seen and is left out.
+With one seed per side it cannot be seen and is left out.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Cells:
 
     @property
     def paired_once(self) -> bool:
-        """One run a side."""
+        """One run per side."""
         return bool(self.right.shape[1] == 2)
 
     @cached_property
@@ -378,7 +378,7 @@ def class_changes(cells: Cells, confidence: float) -> ClassChanges:
     """Differences of single classes.
 
     Intervals are Bonett and Price's (one pseudo-sample each way) plus the variance between seeds, where each class
-    borrows from the others: with few seeds its own estimate would be tiny by luck for some. With one run a side the
+    borrows from the others: with few seeds its own estimate would be tiny by luck for some. With one run per side the
     p-value is McNemar's exact test with mid-p; with several it goes with the interval.
     """
     change = cells.after - cells.before

@@ -1,7 +1,8 @@
-"""The estimator every post-hoc method is: checks, ``fit``, ``transform``, ``predict`` and folding into the last layer."""
+"""Base class of post-hoc methods: checks, ``fit``, ``transform``, ``predict`` and folding into the last layer."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -18,21 +19,29 @@ Self = TypeVar("Self", bound="PostHocMethod")
 
 
 class PostHocMethod(BaseEstimator):  # type: ignore[misc]
-    """Base of all methods: learns on held-out scores, then corrects the scores of new samples.
+    """Base class of all methods: learns from held-out scores, then corrects the scores of new samples.
 
-    A subclass implements :meth:`_fit` on checked :class:`HeldOut` and :meth:`_transform`, and names its learned arrays in
-    ``learned``; those are what :func:`classgap.posthoc.save` writes. A class without held-out samples keeps its column.
+    A subclass implements :meth:`_fit` (with a checked :class:`HeldOut`) and :meth:`_transform`, and lists its learned arrays in
+    ``learned``; :func:`classgap.posthoc.save` writes these. The column of a class without held-out samples is not changed.
+    ``variants`` declares the settings that :func:`classgap.fix` tries, and :meth:`unsuitable` says when it leaves the method out.
 
     Attributes:
         classes_: Name of each column.
-        scores_kind_: What the scores were that the method was fitted on: ``"logits"`` or ``"probabilities"``. The method works
-            on logits, or on the logarithms of probabilities, and refuses scores of the other kind.
+        scores_kind_: Kind of the scores on which the method was fitted: ``"logits"`` or ``"probabilities"``. The method works
+            on logits, or on the logarithms of probabilities, and rejects scores of the other kind.
     """
 
     learned: ClassVar[tuple[str, ...]] = ()
     uses_features: ClassVar[bool] = False
+    variants: ClassVar[tuple[Mapping[str, Any], ...]] = ({},)
+    """Settings that :func:`classgap.fix` compares by cross-fitting; an empty one is the default."""
     classes_: Array
     scores_kind_: ScoreKind
+
+    @classmethod
+    def unsuitable(cls, held_out: HeldOut) -> str | None:
+        """Why the method cannot be fitted to these samples, or would change nothing; None where it can be used."""
+        return "needs features" if cls.uses_features and held_out.features is None else None
 
     def fit(
         self: Self,
@@ -47,18 +56,18 @@ class PostHocMethod(BaseEstimator):  # type: ignore[misc]
         features: ArrayLike | None = None,
         scores_kind: Literal["auto", "logits", "probabilities"] = "auto",
     ) -> Self:
-        """Learn the correction from samples the model was **not** trained on.
+        """Learn the correction from samples that the model was **not** trained on.
 
         Args:
             scores: Logits or probabilities ``(n, K)``; may be a memory map. None for methods that only use features.
-            y: True labels ``(n,)``: columns of ``scores``, or names found in ``classes``.
-            classes: Name of each column; needed when labels are names and some class has no sample here.
-            class_counts: Training samples a class, in column order. Without it (and without ``prior``), those of ``y``.
-            prior: Training frequencies instead of ``class_counts``; must sum to one.
-            weight_norms: Norm of each row of the model's last layer.
-            bias: The last layer's bias.
+            y: True labels ``(n,)``: column indices of ``scores``, or names from ``classes``.
+            classes: Name of each column; needed if labels are names and some class has no sample here.
+            class_counts: Numbers of training samples per class, in column order; by default the counts of ``y``.
+            prior: Class frequencies in training, instead of ``class_counts``; must sum to one.
+            weight_norms: Norm of each row of the last layer.
+            bias: Bias of the last layer.
             features: Inputs of the last layer ``(n, d)``.
-            scores_kind: What ``scores`` are; ``"auto"`` takes rows that sum to 1 for probabilities.
+            scores_kind: Kind of the scores. ``"auto"``: probabilities if rows lie in [0, 1] and sum to 1, otherwise logits.
         """
         one_of("scores_kind", scores_kind, ("auto", "logits", "probabilities"))
         matrix = None if scores is None else check_scores("scores", scores)
@@ -78,7 +87,7 @@ class PostHocMethod(BaseEstimator):  # type: ignore[misc]
         if len(held_out.y) < 2 or (held_out.support > 0).sum() < 2:
             raise InputError(
                 f"{type(self).__name__} needs held-out samples of at least two classes, got {len(held_out.y)} samples of "
-                f"{int((held_out.support > 0).sum())}"
+                f"{int((held_out.support > 0).sum())} classes"
             )
         self._fit(held_out)
         self.scores_kind_ = kind
@@ -94,7 +103,7 @@ class PostHocMethod(BaseEstimator):  # type: ignore[misc]
         return self._transform(matrix, given)
 
     def _logits(self, scores: Array) -> Array:
-        """The scores as logits; those of another kind than the method was fitted on are refused."""
+        """The scores as logits; scores of the other kind are rejected."""
         if (found := kind_of_scores(scores)) != self.scores_kind_:
             raise InputError(
                 f"scores must be {self.scores_kind_}, on which {type(self).__name__} was fitted, but these look like {found}; "
@@ -110,22 +119,22 @@ class PostHocMethod(BaseEstimator):  # type: ignore[misc]
         return probabilities
 
     def predict(self, scores: ArrayLike | None, *, features: ArrayLike | None = None) -> Array:
-        """Class with the largest corrected score."""
+        """The class with the largest corrected score."""
         columns = self.transform(scores, features=features).argmax(axis=1)
         predicted: Array = self.classes_[columns]
         return predicted
 
     @property
     def margin_norms(self) -> Array | None:
-        """Norms ``(K,)`` that corrected scores are divided by to give margins; None where the folded layer has its own."""
+        """Norms ``(K,)`` by which corrected scores are divided to give margins; None to use the norms of the folded layer."""
         return None
 
     def fold(self, weight: Any, bias: ArrayLike | None = None) -> Any:
-        """Write the correction into the last layer, so that serving costs nothing.
+        """Write the correction into the last layer, so that it has no cost at inference.
 
         Args:
-            weight: The layer's weight ``(K, d)``, or the ``torch.nn.Linear`` itself, which is changed in place.
-            bias: The layer's bias ``(K,)``; None is a zero bias. Not used with a layer.
+            weight: Weight of the layer ``(K, d)``, or the ``torch.nn.Linear`` itself, which is changed in place.
+            bias: Bias of the layer ``(K,)``; None means zero. Not used if ``weight`` is a layer.
         Returns:
             The new ``(weight, bias)``, or the layer.
         """
@@ -141,10 +150,10 @@ class PostHocMethod(BaseEstimator):  # type: ignore[misc]
         if not hasattr(layer, "bias"):
             raise InputError(
                 f"weight must be a linear layer with weight and bias, or its matrix (K, d), got {type(layer).__name__}. A cosine "
-                "head normalises its rows and has no bias, so it can hold no correction: fold into head.as_linear() and "
-                "serve that behind features of unit length"
+                "head normalises its rows and has no bias, so it cannot hold a correction: fold into head.as_linear(), and use "
+                "that layer with features of unit length"
             )
-        # torch is reached through the layer only: this half of the package never imports it
+        # torch is only used through the layer: this half of the package never imports it
         old = layer.weight.detach()
         bias = None if layer.bias is None else layer.bias.detach().double().cpu().numpy()
         new_weight, new_bias = self.fold(old.double().cpu().numpy(), bias)
@@ -163,13 +172,13 @@ class PostHocMethod(BaseEstimator):  # type: ignore[misc]
 
     def _fold(self, weight: Array, bias: Array) -> tuple[Array, Array]:
         raise InputError(
-            f"{type(self).__name__} changes each sample differently, so it cannot be folded into a linear layer; "
+            f"the correction of {type(self).__name__} differs between samples, so it cannot be folded into a linear layer; "
             "call transform on the scores instead"
         )
 
 
 class ClasswiseAffine(PostHocMethod):
-    """A method whose result is ``scale_ * scores + offset_``, column by column."""
+    """A method whose corrected scores are ``scale_ * scores + offset_``, with one scale and one offset per column."""
 
     learned: ClassVar[tuple[str, ...]] = ("scale_", "offset_")
     scale_: Array
@@ -186,7 +195,7 @@ class ClasswiseAffine(PostHocMethod):
 
 
 def class_weights(counts: Array, power: float) -> Array:
-    r"""Loss weights :math:`U_k = K n_k^{-g} / \sum_j n_j^{-g}`; ``power`` 0 gives ones. A zero count weighs like one sample.
+    r"""Loss weights :math:`U_k = K n_k^{-g} / \sum_j n_j^{-g}`; ``power`` 0 gives ones. A count of 0 is treated as 1.
 
     Reference: Wang et al., *Margin calibration for long-tailed visual recognition*, ACML 2022, arXiv:2112.07225, eq. (12).
     """
@@ -196,7 +205,7 @@ def class_weights(counts: Array, power: float) -> Array:
 
 
 def balanced_accuracy(scores: Array, y: Array) -> float:
-    """Mean over the classes present of the share of their samples that are right."""
+    """Mean accuracy over the classes with samples."""
     right = np.bincount(y, scores.argmax(axis=1) == y, minlength=scores.shape[1])
     support = np.bincount(y, minlength=scores.shape[1])
     return float((right[support > 0] / support[support > 0]).mean())

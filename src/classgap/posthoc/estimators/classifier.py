@@ -1,4 +1,4 @@
-"""Any scikit-learn classifier with a post-hoc method on top, as one estimator."""
+"""A scikit-learn classifier and a post-hoc method as one estimator."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from classgap.posthoc.selection import fold_numbers
 
 
 class PostHocClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
-    """Fit a classifier, and correct its scores with a post-hoc method fitted on out-of-fold scores.
+    """Fit a classifier, and correct its scores with a post-hoc method that is fitted on out-of-fold scores.
 
     ``X`` goes to the classifier as it is, so it may be whatever that takes: sparse matrices, data frames, texts for a
     ``Pipeline``. A classifier that is fitted already goes in as ``sklearn.frozen.FrozenEstimator(model)``; ``X`` and ``y`` of
     ``fit`` must then be samples it was not trained on.
 
     Args:
-        estimator: Any scikit-learn classifier with ``decision_function`` or ``predict_proba``; logistic regression if None.
-        method: A post-hoc method that works on scores; :class:`GapDial` of strength 2 if None.
-        folds: Number of folds for the out-of-fold scores. A class with fewer samples is missing from some folds' models.
-        seed: Of the fold assignment.
+        estimator: Any scikit-learn classifier with ``decision_function`` or ``predict_proba``; by default logistic regression.
+        method: A post-hoc method that works on scores; by default :class:`GapDial` with strength 2.
+        folds: Number of folds for the out-of-fold scores. A class with fewer samples is missing in the models of some folds.
+        seed: Random seed of the fold assignment.
     Example:
         >>> from sklearn.datasets import load_iris
         >>> from sklearn.linear_model import LogisticRegression
@@ -54,7 +54,7 @@ class PostHocClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # 
         self.seed = seed
 
     def fit(self, X: Any, y: ArrayLike) -> PostHocClassifier:
-        """Fit the classifier on everything and the method on out-of-fold scores."""
+        """Fit the classifier on all samples and the method on out-of-fold scores."""
         from sklearn.linear_model import LogisticRegression
 
         from classgap.posthoc.estimators.gap_dial import GapDial
@@ -77,7 +77,7 @@ class PostHocClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # 
         return self
 
     def decision_function(self, X: Any) -> Array:
-        """Corrected scores ``(n, K)``; for two classes the difference of their scores, as scikit-learn has it."""
+        """Corrected scores ``(n, K)``; for two classes the difference of their scores, as in scikit-learn."""
         check_is_fitted(self)
         scores: Array = self.method_.transform(_scores(self.estimator_, X, self.classes_))
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
@@ -91,7 +91,7 @@ class PostHocClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # 
         return probabilities
 
     def predict(self, X: Any) -> Array:
-        """Class with the largest corrected score."""
+        """The class with the largest corrected score."""
         scores = self.decision_function(X)
         predicted: Array = self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)]
         return predicted
@@ -134,18 +134,20 @@ def _labels(y: Any) -> Array:
 
 
 def _scores(model: Any, X: Any, classes: Array) -> Array:
-    """Scores of all ``classes``; one the model has never seen scores like its last choice."""
+    """Scores of all ``classes``; a class unknown to the model gets the lowest score of the sample."""
     if hasattr(model, "decision_function"):
         raw = np.asarray(model.decision_function(X), dtype=np.float64)
     elif hasattr(model, "predict_proba"):
-        # a forest's zero means few trees, not impossible: without a floor its logarithm would drown all else
+        # a probability of 0 from a forest means few trees; without a lower bound its logarithm would dominate
         raw = np.log(np.maximum(model.predict_proba(X), 0.01 / len(model.classes_)))
     else:
-        raise InputError(f"{type(model).__name__} has neither decision_function nor predict_proba; wrap one that has")
+        raise InputError(
+            f"{type(model).__name__} has neither decision_function nor predict_proba; use a classifier that has one of them"
+        )
     if raw.ndim == 1:
         raw = np.stack([-raw / 2, raw / 2], axis=1)
     if raw.shape[1] != len(model.classes_):
-        raise InputError(f"{type(model).__name__} scores pairs of classes, not classes; use its one-versus-rest form")
+        raise InputError(f"{type(model).__name__} has one score per pair of classes; use its one-versus-rest form")
     if not np.isin(model.classes_, classes).all():
         unseen = next(label for label in model.classes_ if label not in classes)
         raise InputError(

@@ -1,4 +1,4 @@
-"""cRT: train the last layer again, every class counting the same."""
+"""cRT: train the last layer again with equal weight for every class."""
 
 from __future__ import annotations
 
@@ -21,28 +21,29 @@ from classgap.registry import Float, method
     space={"weight_decay": Float(1e-5, 1e-1, default=1e-2, log=True)},
 )
 class CRT(PostHocMethod):
-    r"""Classifier re-training: a new linear head on frozen features, every class counting the same.
+    r"""Classifier re-training: a new linear head on frozen features, with equal weight for every class.
 
     Class-aware sampling is replaced by its expectation (sample weights :math:`1/n_y`), and the ten epochs of SGD by the
     minimum of the convex objective :math:`\frac1K \sum_k \mathrm{mean}_{i: y_i = k} \mathrm{CE}_i + \frac\lambda2 \|W\|^2`.
-    It learns a whole head, so unlike the other methods it may be fitted on the training samples' features.
+    It learns a whole head, so unlike the other methods it may be fitted on the features of the training samples.
 
-    When to use: a long tail with features at hand, when the head and not the features is to blame.
-    Expect: on balanced data no change beyond noise; on a long tail about +17 points for the hard third and +7 overall for -3 in
+    When to use: long-tailed data with features, when the head and not the features causes the errors.
+    Expect: on balanced data no significant change; on a long tail about +17 points for the hard third and +7 overall for -3 in
     the easy third (CIFAR-100 embeddings, imbalance 100).
     Pitfalls: a new head of K × d parameters over-fits classes with a handful of samples: raise ``weight_decay`` first. Features
-    must come from the model that will be served, in evaluation mode.
+    must come from the model that will be used, in evaluation mode.
 
     Args:
         weight_decay: :math:`\lambda`, on the weights and not on the bias, for features scaled to a mean square of one. The
-            paper's 5e-4 goes with ten epochs, which stop early; the exact minimum over-fits rare classes with so little.
-        tol: Largest gradient entry to stop at, relative to the first.
+            paper uses 5e-4 with ten epochs, which is early stopping; with the exact minimum, so little over-fits rare classes.
+        tol: Stop when the largest gradient entry is this small, relative to the start.
     Attributes:
-        weight_, bias_: The new head ``(K, d)`` and ``(K,)``. A class without samples gets the lowest possible score.
+        weight_, bias_: The new head ``(K, d)`` and ``(K,)``. A class without samples gets a very low score.
     Reference: Kang et al., *Decoupling representation and classifier*, ICLR 2020, arXiv:1910.09217, sec. 4.
     """
 
     learned = ("weight_", "bias_")
+    variants = ({"weight_decay": 1e-2}, {"weight_decay": 1e-3})
     uses_features = True
     weight_: Array
     bias_: Array
@@ -86,7 +87,7 @@ class CRT(PostHocMethod):
 def _weighted_cross_entropy(
     features: Array, y: Array, weights: Array, head: Array, spread: float, seen: Array
 ) -> tuple[float, Array]:
-    """Sum of weighted cross-entropies over the classes seen, and its gradient ``(K, d + 1)``, by chunks of rows."""
+    """Weighted sum of cross-entropies over the classes with samples, and its gradient ``(K, d + 1)``, in chunks of rows."""
     dtype = features.dtype
     weight, bias = (head[:, :-1] / spread).astype(dtype), np.where(seen, head[:, -1], -np.inf).astype(dtype)
     value, gradient = 0.0, np.zeros(head.shape)

@@ -1,4 +1,4 @@
-"""DisAlign: a class-wise correction, mixed in by a confidence of the sample."""
+"""DisAlign: a correction per class, weighted by a confidence per sample."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from classgap.registry import Choice, Float, method
     },
 )
 class DisAlign(PostHocMethod):
-    r"""Distribution alignment: a scale and an offset a class, applied as far as the sample's confidence says.
+    r"""Distribution alignment: a scale and an offset per class, weighted by a confidence per sample.
 
     .. math:: \hat\eta_j = \sigma (\alpha_j \eta_j + \beta_j) + (1 - \sigma) \eta_j,
               \quad \sigma = \mathrm{sigmoid}(v^\top \phi + v_0)
 
-    The confidence :math:`\sigma` differs from sample to sample, so the result cannot be folded into a layer, and the problem is
-    not convex: L-BFGS from the starting point below finds a stationary point.
+    The confidence :math:`\sigma` differs between samples, so the result cannot be folded into a layer. The problem is not convex:
+    L-BFGS finds a stationary point from the starting point below.
 
-    When to use: a long tail with features at hand, when only some samples should be corrected.
+    When to use: long-tailed data with features, when only some samples should be corrected.
     Expect: on balanced data a slight loss (hard third -1 point); on a long tail about +17 points for the hard third, +5 overall
-    for -6 in the easy third, less than MARC at many times its cost (CIFAR-100 embeddings, imbalance 100).
-    Pitfalls: not convex and not foldable: serving needs features and this object. The confidence learns little from few samples.
+    and -6 in the easy third: less than MARC, at many times its cost (CIFAR-100 embeddings, imbalance 100).
+    Pitfalls: not convex and not foldable: inference needs features and this object. Few samples determine the confidence poorly.
 
     Args:
         form: ``"paper"`` as above, starting at no change; ``"code"`` is :math:`(1 + \sigma \alpha_j) \eta_j + \sigma \beta_j`
             with :math:`\alpha` starting at one.
         gamma: Exponent of the class weights (generalised re-weighting), from the samples given to ``fit``.
-        ridge: Pull towards no change, relative to the weight of an average class.
-        tol: Largest gradient entry to stop at, relative to the first.
+        ridge: Weight of the penalty on changes, relative to the weight of an average class.
+        tol: Stop when the largest gradient entry is this small, relative to the start.
     Attributes:
         alpha_, beta_: ``(K,)``, in the form above.
         confidence_: :math:`v` and, last, :math:`v_0`.
@@ -100,7 +100,7 @@ class DisAlign(PostHocMethod):
 def _aligned_cross_entropy(
     scores: Array, features: Array, y: Array, weights: Array, x: Array, spread: float
 ) -> tuple[float, Array]:
-    """Weighted cross-entropy of ``η + σ (a η + b)`` and its gradient in ``(a, b, v, v0)``, by chunks of rows."""
+    """Weighted cross-entropy of ``η + σ (a η + b)`` and its gradient in ``(a, b, v, v0)``, in chunks of rows."""
     K, dtype = scores.shape[1], scores.dtype
     slope, offset, v = (part.astype(dtype) for part in (x[:K], x[K : 2 * K], x[2 * K : -1] / spread))
     value, gradient = 0.0, np.zeros(len(x))

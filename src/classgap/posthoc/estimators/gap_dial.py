@@ -1,10 +1,10 @@
-"""The gap dial: per-class offsets that lift the hard classes, as far as one strength says.
+"""The gap dial: offsets per class that raise the accuracy of hard classes, with an adjustable strength.
 
-What was tried and left out, because it moved the frontier by less than its noise on the CIFAR-100 embeddings (five seeds,
-balanced and long-tailed): scales beside the offsets, a full matrix (pairs of classes; it lost overall accuracy at every ridge
-that changed anything), the mean of the hard third or a soft minimum as objective, soft labels mixed with the model's
-probabilities, a sharper softmax in place of the calibrated one, and offsets set to the log of class weights without fitting.
-What did help: calibrating first, the prior first, and a ridge that grows as a class has fewer samples.
+The following was tried and is not used, because it changed the frontier by less than its noise on the CIFAR-100 embeddings (five
+seeds, balanced and long-tailed): scales in addition to offsets; a full matrix (pairs of classes; it lost overall accuracy with
+every ridge that changed anything); the mean of the hard third or a soft minimum as objective; soft labels mixed with the
+probabilities of the model; a sharper softmax instead of the calibrated one; offsets equal to the log of class weights.
+The following helped: calibration first, the prior first, and a ridge that is larger for classes with fewer samples.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 STRENGTHS = (0.0, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0)
 RIDGES = (1.0, 3.0, 10.0)
-_CONTENDERS = 32  # classes that compete for a sample; the others' probabilities are too small to matter
-_TOL = 1e-3  # of the offsets' gradient; below this no prediction moves
+_CONTENDERS = 32  # number of classes kept per sample; the probabilities of the others are too small to matter
+_TOL = 1e-3  # tolerance of the gradient; below this no prediction changes
 
 
 @dataclass(frozen=True)
 class FrontierPoint:
-    """What one setting does to samples it was not fitted on: paired differences to the uncorrected scores."""
+    """Effect of one setting on samples it was not fitted on: paired differences from the uncorrected scores."""
 
     strength: float
     ridge: float
@@ -56,37 +56,39 @@ class FrontierPoint:
     },
 )
 class GapDial(ClasswiseAffine):
-    r"""Lift the hard classes with per-class offsets, on balanced and on long-tailed data.
+    r"""Raise the accuracy of hard classes with offsets per class, on balanced and on long-tailed data.
 
-    Scores are calibrated with one temperature, moved to a uniform prior (:math:`-\log K\pi`) unless held-out samples say that
-    their loss has done so already, then given the offsets that minimise
+    Scores are calibrated with one temperature and moved to a uniform prior (:math:`-\log K\pi`), unless held-out samples show
+    that the training loss has already done so. Then the offsets are added that minimise
 
     .. math:: \Big(\frac1K \sum_k (1 - a_k(b))^{1 + s}\Big)^{1 / (1 + s)} + \frac1K \sum_k \frac{r}{n_k} b_k^2,\qquad
               a_k(b) = \mathop{\mathrm{mean}}_{i: y_i = k} \mathrm{softmax}(z_i + b)_k
 
-    with :math:`n_k` held-out samples: the fewer a class has, the less its offset may move. The strength :math:`s` says how
-    much more a class counts when it fails more, from the mean error towards that of the worst class; ``0`` stops after
-    calibration and prior, which on balanced data changes no prediction.
+    with :math:`n_k` held-out samples of class k: the fewer samples, the stronger the penalty on its offset. The strength
+    `s` determines how much more a class counts if its error is larger: from the mean error (small s) towards the error of the
+    worst class (large s). ``0`` means calibration and prior only, which on balanced data changes no prediction.
 
-    When to use: hard classes that frequency does not explain, above all on balanced data, when some loss on easy classes is
-    acceptable; on a long tail in place of logit adjustment when the hard classes matter most.
-    Expect: on balanced data, as chosen by the default rule, about +1 point for the hard third for -1 in the easy third (the
-    worst ten classes +1 ± 1); on a long tail about +23 points for the hard third, +23 for the worst ten classes and +7 overall
-    for -7 in the easy third (CIFAR-100 embeddings, imbalance 100).
-    Pitfalls: a trade, not a free gain. With few held-out samples a class its offsets shrink to nothing.
+    When to use: classes that are hard for other reasons than their frequency, above all on balanced data, if some loss on easy
+    classes is acceptable; on a long tail instead of logit adjustment if the hard classes matter most.
+    Expect: on balanced data, as chosen by the default rule, about +1 point for the hard third and -1 for the easy third (worst
+    ten classes +1 ± 1); on a long tail about +23 points for the hard third, +23 for the worst ten classes, +7 overall and -7 for
+    the easy third (CIFAR-100 embeddings, imbalance 100).
+    Pitfalls: hard classes gain at the cost of easy ones. With few held-out samples per class, the offsets are close to 0.
 
     Args:
         strength: :math:`s`. None tries 0, 1.5, 2, 2.5, 3, 4 and 6.
-        ridge: :math:`r`. None tries 1, 3 and 10. What is left open is cross-fitted (each sample is corrected by offsets it had
-            no part in), and ``rule`` chooses from the resulting frontier.
+        ridge: :math:`r`. None tries 1, 3 and 10. If several settings are tried, they are cross-fitted (each sample is corrected
+            by offsets that were fitted without it), and ``rule`` chooses one of them.
         rule: Name of the selection rule, see :data:`classgap.posthoc.RULES`.
-        overall: What the rule calls overall: ``"balanced"`` counts classes alike, ``"overall"`` samples.
-        folds: Of the cross-fitting.
-        seed: Of the fold assignment.
+        overall: What the rule means by overall accuracy: ``"balanced"`` is the mean over classes, ``"overall"`` over samples.
+        folds: Number of folds of the cross-fitting.
+        seed: Random seed of the fold assignment.
     Attributes:
         strength_, ridge_: The values used.
-        frontier_: :class:`FrontierPoint` for each setting tried, from cross-fitted predictions; empty if both were given.
+        frontier_: :class:`FrontierPoint` of each setting tried, from cross-fitted predictions; empty if both were given.
     """
+
+    variants = tuple({"strength": s, "ridge": 1.0} for s in STRENGTHS)
 
     strength_: float
     ridge_: float
@@ -111,7 +113,7 @@ class GapDial(ClasswiseAffine):
     def _fit(self, held_out: HeldOut) -> None:
         strengths = STRENGTHS if self.strength is None else (number("strength", self.strength, low=0.0),)
         ridges = RIDGES if self.ridge is None else (number("ridge", self.ridge, low=0.0),)
-        # at strength 0 there is nothing for the ridge to act on
+        # at strength 0 the ridge has no effect
         settings = [(s, r) for r in ridges for s in strengths if s > 0 or r == ridges[0]]
         self.frontier_, (self.strength_, self.ridge_) = (), settings[0]
         if len(settings) > 1:
@@ -125,7 +127,7 @@ class GapDial(ClasswiseAffine):
         self.offset_ = base.offset + offsets
 
     def _cross_fit(self, held_out: HeldOut, settings: list[tuple[float, float]]) -> dict[str, Comparison]:
-        """Each setting against the uncorrected scores, on samples its offsets were not fitted on; keys count settings."""
+        """Comparison of each setting with the uncorrected scores, on samples not used to fit it; keys are indices of settings."""
         before = held_out.logits.argmax(axis=1)
         after = np.tile(before, (len(settings), 1))
         for fitting, rows in splits(held_out, self.folds, self.seed):
@@ -155,23 +157,23 @@ class _Base:
 
     @classmethod
     def fit(cls, held_out: HeldOut) -> _Base:
-        """Scores that carry the prior of training are moved, those of a loss that took it out itself are not.
+        """Scores that contain the training prior are moved to a uniform prior; others are only calibrated.
 
-        Which of the two these are is what the likelihood says of held-out samples, all classes counting alike.
+        Which of the two applies is decided by the likelihood of the held-out samples, with equal weight for every class.
         """
         counts, support = held_out.class_counts, np.maximum(held_out.support, 1)
-        alike = (1 / support)[held_out.y]
-        # calibrate under the training prior, which the scores carry, then again under the uniform one
+        equal_weight = (1 / support)[held_out.y]
+        # calibrate under the training prior, which the scores contain, then under the uniform prior
         trained = (np.maximum(counts, 1e-12 * counts.sum()) / support)[held_out.y]
         first = 1 / fit_temperature(held_out.logits, held_out.y, trained)
         bonus = log_prior_offsets(counts)
         adjusted = (first * held_out.logits + bonus).astype(held_out.logits.dtype)
-        second = 1 / fit_temperature(adjusted, held_out.y, alike)
+        second = 1 / fit_temperature(adjusted, held_out.y, equal_weight)
         moved = cls(first * second, second * bonus)
         if not bonus.any():
             return moved
-        as_they_are = cls(1 / fit_temperature(held_out.logits, held_out.y, alike), np.zeros_like(bonus))
-        return min(moved, as_they_are, key=lambda base: base.loss(held_out, alike))
+        calibrated = cls(1 / fit_temperature(held_out.logits, held_out.y, equal_weight), np.zeros_like(bonus))
+        return min(moved, calibrated, key=lambda base: base.loss(held_out, equal_weight))
 
     def loss(self, held_out: HeldOut, weights: Array) -> float:
         """Weighted negative log-likelihood."""
@@ -185,7 +187,7 @@ class _Base:
 
 @dataclass(frozen=True)
 class _Contest:
-    """Each sample with the few classes that compete for it: the true one first, then the best others."""
+    """The scores of each sample for its most probable classes: the true class first, then the others."""
 
     scores: Array  # (n, m)
     columns: Array  # (n, m)
@@ -196,7 +198,7 @@ class _Contest:
         scores, K = base.apply(held_out.logits), held_out.num_classes
         at = np.arange(len(scores)), held_out.y
         own = scores[at].copy()
-        scores[at] = np.inf  # the true class is always among the largest
+        scores[at] = np.inf  # so that the true class is always kept
         m = min(K, _CONTENDERS)
         columns = (
             np.argpartition(scores, K - m, axis=1)[:, K - m :] if m < K else np.tile(np.arange(K), (len(scores), 1))
@@ -208,7 +210,7 @@ class _Contest:
         return cls(np.take_along_axis(scores, columns, axis=1), columns, held_out.support)
 
     def offsets(self, strength: float, ridge: float, start: Array | None = None) -> Array:
-        """The offsets of this strength; zeros at strength 0. Classes without samples keep 0."""
+        """The offsets for this strength; zeros at strength 0. The offset of a class without samples is 0."""
         K, seen = len(self.support), self.support > 0
         if strength == 0:
             return np.zeros(K)

@@ -23,18 +23,19 @@ TAU_GRID = np.arange(21) / 10
 class LogitAdjustment(ClasswiseAffine):
     r"""Post-hoc logit adjustment: predict :math:`\arg\max_j z_j - \tau \log(K \pi_j)`.
 
-    The factor :math:`K` changes no prediction; with it a uniform prior leaves scores exactly as they are, and a class that had no
-    training sample (:math:`\pi_j = 0`) keeps its column instead of getting an infinite bonus.
+    The factor :math:`K` changes no prediction; with it, a uniform prior leaves scores unchanged. The column of a class without
+    training samples (:math:`\pi_j = 0`) is not changed, instead of getting an infinite offset.
 
-    When to use: a long-tailed training set whose counts are known; the first thing to try, as nothing is fitted.
-    Expect: on balanced data no prediction changes; on a long tail about +22 points for the hard third and +8 overall for -4
+    When to use: a long-tailed training set whose counts are known; the first method to try, since nothing is fitted.
+    Expect: on balanced data no prediction changes; on a long tail about +22 points for the hard third and +8 overall, and -4
     in the easy third (CIFAR-100 embeddings, imbalance 100).
-    Pitfalls: wrong for a model trained with logit adjustment, balanced softmax or balanced sampling, which removed the prior
-    already. Assumes calibrated scores: when the model is over-confident the shift is too weak, and ``tau=None`` helps.
+    Pitfalls: wrong for a model trained with logit adjustment, balanced softmax or balanced sampling, which have
+    already removed the prior. Assumes calibrated scores: if the model is over-confident, the shift is too small, and
+    ``tau=None`` helps.
 
     Args:
-        tau: Strength; ``0`` changes nothing. None picks the value of 0, 0.1, …, 2 with the best balanced accuracy on the samples
-            given to ``fit``.
+        tau: Strength; ``0`` changes nothing. None chooses among 0, 0.1, …, 2 the value with the best balanced accuracy on the
+            samples given to ``fit``.
     Attributes:
         tau_: The strength used.
     Example:
@@ -44,10 +45,18 @@ class LogitAdjustment(ClasswiseAffine):
     Reference: Menon et al., *Long-tail learning via logit adjustment*, ICLR 2021, arXiv:2007.07314, eq. (9).
     """
 
+    variants = ({"tau": 1.0}, {"tau": None})
+
     tau_: float
 
     def __init__(self, tau: float | None = 1.0) -> None:
         self.tau = tau
+
+    @classmethod
+    def unsuitable(cls, held_out: HeldOut) -> str | None:
+        if len(np.unique(held_out.class_counts)) == 1:
+            return "all classes have the same number of training samples"
+        return super().unsuitable(held_out)
 
     def _fit(self, held_out: HeldOut) -> None:
         bonus = log_prior_offsets(held_out.class_counts)
@@ -60,7 +69,7 @@ class LogitAdjustment(ClasswiseAffine):
 
 
 def log_prior_offsets(counts: Array) -> Array:
-    """``-log(K π)``: what calibrated scores lack under a uniform prior; 0 for a class without training samples."""
+    """``-log(K π)``: offsets that move calibrated scores to a uniform prior; 0 for a class without training samples."""
     prior = counts / counts.sum()
     offsets: Array = -np.log(len(prior) * prior, out=np.zeros(len(prior)), where=prior > 0)
     return offsets

@@ -1,4 +1,4 @@
-"""MARC: a scale and an offset for each class's margin."""
+"""MARC: a scale and an offset for the margin of each class."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from classgap.posthoc.solver.minimize import solve
 from classgap.posthoc.solver.sweep import ClasswiseProblem, evaluate
 from classgap.registry import Float, method
 
-# The smallest ridge the exact solver works with. Eq. 11 is blind to a common shift of all scores, and has no minimum at all
-# where a class is separated perfectly: this picks the smallest of equal solutions and keeps them finite.
+# The smallest ridge of the exact solver. Eq. 11 does not change under a common shift of all scores, and has no minimum if a
+# class is separated perfectly: this ridge makes the solution unique and finite.
 _LEAST_RIDGE = 1e-6
-# SGD as the paper and the authors' code have it in the second stage.
+# SGD of the second stage, as in the paper and in the authors' code.
 _BATCH, _RATE, _MOMENTUM = 512, 0.05, 0.9
 
 
@@ -41,32 +41,33 @@ class MARC(ClasswiseAffine):
               + \frac{r}{2K} (\|\omega - 1\|^2 + \|\beta\|^2), \quad U_k = K n_k^{-\gamma} / \sum_j n_j^{-\gamma}
 
     With :math:`r = 0`, the default, this is eq. 11 of the paper. :math:`n_k` counts the samples given to ``fit``, as in the
-    paper, where these are the training samples: a balanced held-out set needs no re-weighting, and using the training counts
-    there would correct twice. The problem is convex; it is solved to ``tol`` over all samples, or by a given number of
+    paper, where these are the training samples: a balanced held-out set needs no re-weighting, and training counts would correct
+    twice. The problem is convex; it is solved to ``tol`` over all samples, or by a given number of
     ``steps`` of SGD as in the paper.
 
-    When to use: long-tailed data with held-out (or out-of-fold) scores of every class, when the counts alone do not fit.
+    When to use: long-tailed data with held-out (or out-of-fold) scores of every class, when the counts alone are not enough.
     Expect: on balanced data a slight loss of the hard classes (-1 point); on a long tail about +20
-    points for the hard third and +7 overall for -4 in the easy third (CIFAR-100 embeddings, imbalance 100).
-    Pitfalls: on scores of the training samples themselves, which the paper uses, the minimum of eq. 11 lies far away or, where a
-    class is separated perfectly, at infinity, and costs most of the gain: set ``steps=2000`` or ``ridge=0.1`` there. Without
-    re-weighting (``gamma=0``) on long-tailed scores it is vector scaling and leaves the tail where it is.
+    points for the hard third, +7 overall and -4 in the easy third (CIFAR-100 embeddings, imbalance 100).
+    Pitfalls: on scores of the training samples themselves, which the paper uses, the minimum of eq. 11 is far from no change or,
+    if a class is separated perfectly, at infinity, and most of the gain is lost: set ``steps=2000`` or ``ridge=0.1`` there.
+    Without re-weighting (``gamma=0``) it is vector scaling and does not help rare classes.
 
     Args:
-        gamma: Exponent of the class weights; ``0`` turns re-weighting off.
+        gamma: Exponent of the class weights; ``0`` means no re-weighting.
         normalize: :math:`Z`: ``"batch"`` divides by the number of samples (eq. 11), ``"weights"`` by :math:`\sum_i U_{y_i}` (the
-            authors' code). With ``steps`` of each batch, where it scales the learning rate; otherwise it only scales the ridge.
-        ridge: :math:`r`, a pull towards no change that the paper does not have, relative to the weight of an average class.
-            ``0`` is eq. 11 (solved with 1e-6, so that the solution is unique and finite). ``0.1`` is for classes with a handful
-            of samples, or training scores without ``steps``; the authors' code has weight decay, :math:`r = K / 2000` towards
+            authors' code). With ``steps``, :math:`Z` is that of each batch and scales the learning rate; otherwise it only scales
+            the ridge.
+        ridge: :math:`r`, a penalty on changes that the paper does not have, relative to the weight of an average class.
+            ``0`` is eq. 11 (solved with 1e-6, so that the solution is unique and finite). Use ``0.1`` for classes with very few
+            samples, or for training scores without ``steps``. The authors' code has weight decay, :math:`r = K / 2000` towards
             :math:`\omega = 0`.
-        steps: None solves exactly. A number makes as many steps of SGD from :math:`\omega = 1, \beta = 0`: momentum 0.9, learning
-            rate 0.05 along a cosine to 0, batches of 512 (2000 of them in the authors' code for CIFAR).
-        tol: Gradient norm to stop at, relative to the norm at no change.
+        steps: None solves exactly. A number: that many steps of SGD from :math:`\omega = 1, \beta = 0`: momentum 0.9, learning
+            rate 0.05 with a cosine schedule to 0, batches of 512 (2000 of them in the authors' code for CIFAR).
+        tol: Stop when the gradient norm is this small, relative to the norm at no change.
     Attributes:
         omega_, beta_: The learned scale and offset of each margin ``(K,)``; ``1`` and ``0`` for a class without samples.
-        weight_norms_: :math:`\|W_j\|`, which turn scores into margins ``(K,)``; ones where none were given.
-        objective_: Value reached.
+        weight_norms_: :math:`\|W_j\|`, by which scores are divided to give margins ``(K,)``; ones if none were given.
+        objective_: Value of the objective at the solution.
     Example:
         >>> scores = np.array([[2.0, 1.0], [1.5, 1.0], [1.2, 1.0], [1.0, 0.8]])
         >>> marc = MARC().fit(scores, [0, 0, 1, 1], weight_norms=[2.0, 1.0])
@@ -77,6 +78,7 @@ class MARC(ClasswiseAffine):
     """
 
     learned = ("omega_", "beta_", "weight_norms_", "scale_", "offset_")
+    variants = ({}, {"ridge": 0.1}, {"ridge": 1.0})  # the first has no ridge, as in the paper
     omega_: Array
     beta_: Array
     weight_norms_: Array
@@ -98,7 +100,7 @@ class MARC(ClasswiseAffine):
 
     @property
     def margin_norms(self) -> Array | None:
-        """The norms of the layer before calibration: the folded layer's own would give another margin than eq. 8."""
+        """The norms of the layer before calibration; the norms of the folded layer would not give the margin of eq. 8."""
         return getattr(self, "weight_norms_", None)
 
     def margins(self, scores: ArrayLike) -> Array:
@@ -158,13 +160,13 @@ class MARC(ClasswiseAffine):
         distance = float(((self.omega_ - 1) ** 2).sum() + (self.beta_**2).sum())
         self.objective_ = solution.value - added / (2 * problem.num_classes) * distance
         if problem.ridge == 0 and problem.mask.all():
-            # Without a ridge a common shift of all scores is left open: the smallest offsets, as SGD would keep them.
+            # Without a ridge, a common shift of all scores is undetermined: choose the smallest offsets, as SGD would.
             shift = 1 / problem.unit
             self.beta_ = self.beta_ - shift * (self.beta_ @ shift) / (shift @ shift)
 
 
 def sgd(problem: ClasswiseProblem, steps: int, *, weighted: bool) -> Array:
-    """Scales and offsets after ``steps`` of SGD from no change, as in MARC's second stage; the same for every call.
+    """Scales and offsets after ``steps`` of SGD from no change, as in the second stage of MARC; deterministic.
 
     Args:
         weighted: Divide the loss of a batch by the sum of its weights, instead of by its number of samples.
@@ -175,7 +177,7 @@ def sgd(problem: ClasswiseProblem, steps: int, *, weighted: bool) -> Array:
     velocity = np.zeros_like(theta)
     order = np.empty(0, dtype=np.int64)
     for step in range(steps):
-        if len(order) < batch:  # an epoch is over; what does not fill a batch is left out
+        if len(order) < batch:  # end of an epoch; an incomplete batch is dropped
             order = rng.permutation(count)
         rows, order = order[:batch], order[batch:]
         x, y, u = problem.scores[rows].astype(np.float64), problem.y[rows], problem.weights[rows]

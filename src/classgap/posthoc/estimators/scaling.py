@@ -1,4 +1,4 @@
-"""Calibration: one temperature, one scale and offset a class, or a full matrix."""
+"""Calibration: one temperature, one scale and one offset per class, or a full matrix."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from classgap.registry import Float, method
 
 @method("temperature_scaling", kind="posthoc", family="calibration", paper="arXiv:1706.04599")
 class TemperatureScaling(ClasswiseAffine):
-    r"""Divide all scores by one temperature :math:`T`, fitted by likelihood. Changes confidence, never a prediction.
+    r"""Divide all scores by one temperature :math:`T`, fitted by maximum likelihood. Changes confidences, never a prediction.
 
-    When to use: probabilities that should mean what they say; before methods that assume calibrated scores.
-    Expect: on balanced data and on a long tail alike not one prediction changes, so neither does any accuracy.
-    Pitfalls: one temperature is an average: rare classes may stay over-confident. It does nothing for a gap.
+    When to use: for calibrated probabilities; before methods that assume calibrated scores.
+    Expect: on balanced and on long-tailed data no prediction changes, so no accuracy changes.
+    Pitfalls: one temperature is an average: rare classes may remain over-confident. It does not reduce a gap.
 
     Attributes:
         temperature_: :math:`T > 0`.
@@ -37,9 +37,10 @@ class TemperatureScaling(ClasswiseAffine):
 
 
 def fit_temperature(scores: Array, y: Array, weights: Array | None = None) -> float:
-    """The temperature of greatest (weighted) likelihood, within [1/1000, 1000] times the scores' spread.
+    """The temperature of maximum (weighted) likelihood, within [1/1000, 1000] times the standard deviation of the scores.
 
-    The likelihood is concave in 1/T, so its derivative has one root; at perfect separation it has none and the bound is used.
+    The log-likelihood is concave in 1/T, so its derivative has at most one root; with perfect separation it has none, and the
+    bound is used.
     """
     u = np.ones(len(y)) if weights is None else weights
     K = scores.shape[1]
@@ -51,7 +52,7 @@ def fit_temperature(scores: Array, y: Array, weights: Array | None = None) -> fl
         return float(evaluate(problem, theta).gradient[:K].sum())
 
     low, high = -np.log(1000 * spread), np.log(1000 / spread)
-    with threadpool_limits(1, "blas"):  # sweeps share out the rows themselves
+    with threadpool_limits(1, "blas"):  # a sweep uses its own threads
         if slope(low) >= 0:
             return float(np.exp(-low))
         if slope(high) <= 0:
@@ -67,17 +68,17 @@ def fit_temperature(scores: Array, y: Array, weights: Array | None = None) -> fl
     space={"ridge": Float(1e-4, 10.0, default=0.1, log=True)},
 )
 class VectorScaling(ClasswiseAffine):
-    """One scale and one offset a class, fitted by likelihood (convex, solved exactly).
+    """One scale and one offset per class, fitted by maximum likelihood (convex, solved exactly).
 
-    When to use: calibration class by class with enough held-out samples, under the prior of the held-out set.
-    Expect: on balanced data a slight trade the wrong way (+1 point for the easy third, -1 for the hard one); on a long tail
-    +1 point, as likelihood keeps favouring the head (CIFAR-100 embeddings, imbalance 100).
-    Pitfalls: it learns the held-out set's prior, which should be that of use. To lift rare classes take MARC, which is this with
-    re-weighting.
+    When to use: calibration per class with enough held-out samples, for the class frequencies of the held-out set.
+    Expect: on balanced data a slightly larger gap (+1 point for the easy third, -1 for the hard third); on a long tail
+    +1 point, since the likelihood favours frequent classes (CIFAR-100 embeddings, imbalance 100).
+    Pitfalls: it learns the class frequencies of the held-out set, which should be those at inference. To improve rare classes use
+    MARC, which is vector scaling with re-weighting.
 
     Args:
-        ridge: Pull towards no change, relative to the weight of an average class.
-        tol: Gradient norm to stop at, relative to the norm at no change.
+        ridge: Weight of the penalty on changes, relative to the weight of an average class.
+        tol: Stop when the gradient norm is this small, relative to the norm at no change.
     Reference: Guo et al., *On calibration of modern neural networks*, ICML 2017, arXiv:1706.04599.
     """
 
@@ -113,19 +114,20 @@ class VectorScaling(ClasswiseAffine):
     space={"ridge": Float(1e-2, 100.0, default=10.0, log=True)},
 )
 class MatrixScaling(PostHocMethod):
-    """A full ``K × K`` matrix and an offset, fitted by likelihood with a ridge towards the identity.
+    """A full ``K × K`` matrix and an offset, fitted by maximum likelihood with a ridge towards the identity.
 
-    The only method here that moves scores between named pairs of classes. It has K² parameters: with fewer than some hundred
-    samples a class keep the ridge large.
+    The only method here that moves scores between pairs of classes. It has K² parameters: with fewer than some hundred samples
+    per class, keep the ridge large.
 
-    When to use: few classes, hundreds of held-out samples for each, and pairs of classes that take each other's samples.
-    Expect: on balanced data no change beyond noise; on a long tail between nothing (linear head) and +5 points for the hard third
+    When to use: few classes, hundreds of held-out samples per class, and pairs of classes that are confused with each other.
+    Expect: on balanced data no significant change; on a long tail between 0 (linear head) and +5 points for the hard third
     (hidden layer; CIFAR-100 embeddings, imbalance 100).
-    Pitfalls: K² parameters, so time and memory grow with the square of the classes: above some hundred take vector scaling.
+    Pitfalls: K² parameters, so time and memory grow with the square of the number of classes: above some hundred classes use
+    vector scaling.
 
     Args:
-        ridge: Pull of each parameter towards no change, relative to the weight of an average class.
-        tol: Largest gradient entry to stop at, relative to the first.
+        ridge: Weight of the penalty on changes of each parameter, relative to the weight of an average class.
+        tol: Stop when the largest gradient entry is this small, relative to the start.
     Attributes:
         matrix_: ``(K, K)``; corrected scores are ``scores @ matrix_.T + offset_``.
     Reference: Guo et al., *On calibration of modern neural networks*, ICML 2017, arXiv:1706.04599; the ridge follows Kull et

@@ -1,9 +1,10 @@
-r"""A cheap convex stand-in for the objective near one point, made from a sweep.
+r"""A cheap convex approximation of the objective near one point, built from a sweep.
 
-Of each row it keeps the few classes that compete for the sample, exactly. What is left of the row's mass is taken to be
-composed as it is on average over all rows, and each column of it as normal: mass :math:`\rho_i \sum_j q_j \exp(d_j \bar x_j +
+For each row, the entries with the largest probabilities are kept exactly. The composition of the remaining mass of the row is
+approximated by its average over all rows, with a normal distribution in each column: mass
+:math:`\rho_i \sum_j q_j \exp(d_j \bar x_j +
 d_j^2 v_j / 2 + b_j)` after a change :math:`(d, b)` of scales and offsets. Value, gradient and the diagonal of the Hessian then
-agree with the sweep, and the model stays convex and blind to a common shift, as the objective is.
+agree with the sweep, and the model is convex and invariant to a common shift, like the objective.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from scipy import sparse
 from classgap.posthoc.held_out import Array
 from classgap.posthoc.solver.sweep import ClasswiseProblem, Sweep
 
-_LEAP = 4.0  # no step of the model moves a parameter further
-_FAR = 1e30  # a step that lets a sample's mass grow so much is too long
+_MAX_STEP = 4.0  # largest change of a parameter in one step of the model
+_MAX_MASS = 1e30  # a step that increases the mass of a sample to more than this is too long
 _PRECISION = 0.2  # residual of the conjugate gradients, relative to their start
 
 
 class LocalModel:
-    """Objective of ``problem`` around ``base``, where ``sweep`` was made."""
+    """Approximation of the objective of ``problem`` around ``base``, the point of ``sweep``."""
 
     def __init__(self, problem: ClasswiseProblem, base: Array, sweep: Sweep) -> None:
         contest = sweep.contest
@@ -30,7 +31,7 @@ class LocalModel:
         self.column, self.p, self.x = contest.column, contest.probability, contest.score
         n, K = len(self.u), problem.num_classes
         self.row = np.repeat(np.arange(n), contest.size)
-        # both parameters of a class side by side: one sparse product serves scales and offsets
+        # both parameters of a class are adjacent, so one sparse product gives scales and offsets
         self._indices = np.stack([self.column, self.column + K], axis=1).ravel().astype(np.int32)
         self._pointer = np.concatenate([[0], 2 * np.cumsum(contest.size)])
         self._contested = np.flatnonzero(contest.size)
@@ -38,14 +39,14 @@ class LocalModel:
         weighted = self.u[self.row] * self.p
         powers = [weighted, weighted * self.x, weighted * self.x**2]
         q0, q1, q2 = sweep.moments - np.stack([np.bincount(self.column, w, minlength=K) for w in powers])
-        known = q0 > 1e-4 * sweep.moments[0]  # less is rounding
+        known = q0 > 1e-4 * sweep.moments[0]  # smaller values are rounding errors
         q0 = np.where(known, q0, 1e-12)
         self.share = q0 / q0.sum()
         self.mean = np.where(known, q1 / q0, 0.0)
         self.variance = np.where(known, np.maximum(q2 / q0 - self.mean**2, 0.0), 0.0)
 
     def evaluate(self, theta: Array) -> tuple[float, Array]:
-        """Value (less that at the base) and gradient; :meth:`product` then refers to this point."""
+        """Value (minus that at the base) and gradient; :meth:`product` then refers to this point."""
         problem, K = self.problem, self.problem.num_classes
         change = problem.in_logits(theta - self.base)
         d, b = change[:K], change[K:]
@@ -60,12 +61,14 @@ class LocalModel:
         with np.errstate(over="ignore"):
             left = self.rest * np.exp(highest - most.astype(np.float64)) * remainder.sum()
         mass = np.bincount(self.row, e, minlength=len(self.u)) + left
-        if not mass.max() < _FAR:
+        if not mass.max() < _MAX_MASS:
             return np.inf, np.zeros_like(theta)
         e /= mass.astype(e.dtype)[self.row]
         self.left = left / mass
         slope = self.mean + d * self.variance
-        self.pull = np.concatenate([remainder * slope, remainder]) / remainder.sum()  # of the remainder's log mass
+        self.pull = (
+            np.concatenate([remainder * slope, remainder]) / remainder.sum()
+        )  # gradient of the log mass of the remainder
         ex = e * self.x
         self.kept = sparse.csr_matrix(
             (np.stack([ex, e], axis=1).ravel(), self._indices, self._pointer), shape=(len(self.u), 2 * K)
@@ -83,7 +86,7 @@ class LocalModel:
         return value, np.where(problem.mask, gradient, 0.0)
 
     def product(self, v: Array) -> Array:
-        """Hessian at the point last evaluated, times ``v``."""
+        """Hessian at the last evaluated point, times ``v``."""
         problem, K = self.problem, self.problem.num_classes
         w = problem.in_logits(v)
         s = self.kept @ w.astype(self.p.dtype) + self.left * float(self.pull @ w)
@@ -94,10 +97,10 @@ class LocalModel:
         return np.where(problem.mask, diagonal - coupling + problem.ridge / K * v, 0.0)
 
     def precondition(self, v: Array) -> Array:
-        """The inverse of the Hessian without its coupling of classes, times ``v``."""
+        """The inverse of the Hessian without the coupling between classes, times ``v``."""
         problem, K = self.problem, self.problem.num_classes
         second, mixed, zeroth = self.blocks
-        # a small excess on the diagonal: a column that hardly varies has a singular block
+        # the diagonal is slightly increased: the block of a column with almost no variance is singular
         ridge = problem.ridge / K + 1e-12
         second, zeroth = 1.001 * second + ridge, 1.001 * zeroth + ridge
         mixed = mixed * (problem.mask[:K] & problem.mask[K:])
@@ -124,7 +127,7 @@ class LocalModel:
         return x if x.any() else self.precondition(-gradient)
 
     def minimise(self, theta: Array, gradient: Array, goal: float, max_iter: int = 12) -> Array:
-        """Minimum of the model, tilted to have this gradient at ``theta``, from there to a gradient norm of ``goal``."""
+        """Minimum of the model plus a linear term that gives it this gradient at ``theta``, up to a gradient norm of ``goal``."""
         value, own = self.evaluate(theta)
         tilt, slope = gradient - own, gradient
         value += float(tilt @ theta)
@@ -132,7 +135,7 @@ class LocalModel:
             if float(np.linalg.norm(slope)) <= goal:
                 break
             step = self.newton_step(slope)
-            length = min(1.0, _LEAP / float(np.abs(step).max()))
+            length = min(1.0, _MAX_STEP / float(np.abs(step).max()))
             while True:
                 trial = theta + length * step
                 reached, own = self.evaluate(trial)

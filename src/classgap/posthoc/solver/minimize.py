@@ -1,8 +1,8 @@
-"""Exact fitting of one scale and one offset a class: the convex problem behind MARC, LWS and vector scaling.
+"""Exact fit of one scale and one offset per class: the convex problem of MARC, LWS and vector scaling.
 
-A sweep over all rows gives the exact gradient; the next point is the minimum of a :class:`LocalModel`, which costs a fraction
-of a sweep. Large problems are first solved on samples of the rows; the model of the last sample, tilted to the exact gradient,
-then serves for all rows. Whatever the model, only sweeps over all rows say where the gradient is small enough.
+A sweep over all rows gives the exact gradient. The next point is the minimum of a :class:`LocalModel`, which costs a fraction
+of a sweep. Large problems are first solved on samples of the rows; the model of the last sample, with a linear term added so that
+its gradient is exact, is then used for all rows. Only sweeps over all rows decide whether the gradient is small enough.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from classgap.posthoc.held_out import Array
 from classgap.posthoc.solver.local_model import LocalModel
 from classgap.posthoc.solver.sweep import SMALL, ClasswiseProblem, Sweep, evaluate
 
-_SAMPLES = ((8, 0.1), (60, 0.01))  # samples a class, and how far the gradient is reduced on them
-_INNER = 0.03  # of the gradient norm: how exactly a model is minimised
+_SAMPLES = ((8, 0.1), (60, 0.01))  # samples per class, and relative gradient norm to reach on them
+_INNER = 0.03  # relative gradient norm to which a model is minimised
 
 
 @dataclass(frozen=True)
 class Solution:
-    """Minimiser (scales, offsets), its objective, and how far the gradient shrank from the identity; all on all rows."""
+    """Minimiser (scales, offsets), its objective, and its gradient norm relative to that at the identity, on all rows."""
 
     scale: Array
     offset: Array
@@ -37,16 +37,16 @@ class Solution:
 def solve(problem: ClasswiseProblem, *, tol: float = 1e-4, max_iter: int = 100) -> Solution:
     """Minimise to a gradient norm of ``tol`` times the norm at the identity (scale 1, offset 0), over all rows.
 
-    Where that norm is next to nothing, as with scores that classify every sample with certainty, the goal is what the
-    precision of the scores can resolve.
+    If that norm is almost zero, as for scores that classify every sample with certainty, the goal is the rounding error of the
+    scores.
     """
-    with threadpool_limits(1, "blas"):  # sweeps share out the rows themselves
+    with threadpool_limits(1, "blas"):  # a sweep uses its own threads
         solution = _solve(problem, tol, max_iter)
-    # single precision may end a little short of the goal; that moves no prediction
+    # single precision may miss the goal slightly; this changes no prediction
     if solution.relative_gradient > tol * (10 if problem.scores.dtype == np.float32 else 1):
         warnings.warn(
-            f"stopped at a relative gradient of {solution.relative_gradient:.1e}, wanted {tol:.1e}: classes that are "
-            "separated perfectly have no finite optimum; set ridge above 0",
+            f"the solver stopped at a relative gradient of {solution.relative_gradient:.1e}, above tol={tol:.1e}: classes that "
+            "are separated perfectly have no finite optimum; set ridge above 0",
             ConvergenceWarning,
             stacklevel=3,
         )
@@ -66,7 +66,7 @@ def _solve(problem: ClasswiseProblem, tol: float, max_iter: int) -> Solution:
         model = LocalModel(sample, theta, sweep)
     if model is not None:
         sweep = evaluate(problem, theta)
-        # the first gradient on all rows is the sample's error: it tells how far the norm found there can be trusted
+        # the first gradient on all rows shows the error of the sample, and whether its gradient norm can be trusted
         trusted = sweep.norm < 0.05 * reference
         reference = 0.98 * reference if trusted else max(evaluate(problem, problem.identity).norm, least)
     theta, sweep, sweeps = _descend(problem, theta, sweep, model, tol * reference, max_iter)
@@ -83,9 +83,9 @@ def _resolution(problem: ClasswiseProblem) -> float:
 def _descend(
     problem: ClasswiseProblem, theta: Array, sweep: Sweep, model: LocalModel | None, goal: float, max_iter: int
 ) -> tuple[Array, Sweep, int]:
-    """From model to model until the gradient norm is ``goal``; without a ``model`` each sweep makes its own."""
+    """Minimise model after model until the gradient norm is ``goal``; without ``model``, each sweep builds its own."""
     given, sweeps = model, 1
-    noise = 1e-6 if problem.scores.dtype == np.float32 else 1e-13  # of the objective: rounding, not ascent
+    noise = 1e-6 if problem.scores.dtype == np.float32 else 1e-13  # relative rounding error of the objective
     for _ in range(max_iter):
         if sweep.norm <= goal:
             break
@@ -103,7 +103,7 @@ def _descend(
         if length < 1e-4:
             break
         if trial.norm > sweep.norm / 2:
-            given = None  # the sample has no more to say
+            given = None  # the model of the sample no longer helps
         theta, sweep = theta + length * step, trial
     return theta, sweep, sweeps
 
@@ -111,14 +111,16 @@ def _descend(
 def lbfgs(
     objective: Callable[[Array], tuple[float, Array]], start: Array, *, tol: float, max_iter: int = 1000
 ) -> Array:
-    """Minimise a smooth function until its gradient is ``tol`` times the first one (largest entry), with SciPy's L-BFGS."""
+    """Minimise a smooth function until the largest gradient entry is ``tol`` times that at the start, with SciPy's L-BFGS."""
     from scipy.optimize import minimize
 
-    with threadpool_limits(1, "blas"):  # the threads of NumPy and SciPy wait for each other, up to twenty times as long
+    with threadpool_limits(
+        1, "blas"
+    ):  # with several threads, NumPy and SciPy block each other: up to twenty times slower
         first = float(np.abs(objective(start)[1]).max())
         if first == 0:
             return start
-        # scaled so that the first gradient is one: the tolerance then means what the docstring says
+        # scaled so that the largest entry of the first gradient is 1, as the tolerance requires
         result = minimize(
             lambda x: tuple(part / first for part in objective(x)),
             start,

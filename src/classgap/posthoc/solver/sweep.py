@@ -1,8 +1,8 @@
-"""One pass over the rows of a score matrix: objective and gradient of one scale and one offset a class.
+"""One pass over the rows of a score matrix: objective and gradient for one scale and one offset per class.
 
-Rows are taken in blocks that stay in a core's cache, several blocks at a time, and never copied as a whole, so the scores
-may be a memory map. A block costs one exponential, two products and three matrix-vector products: the offsets enter as
-factors of the exponentials, :math:`e^{\\omega x + b} = e^b e^{\\omega x}`, which the matrix-vector products take along.
+Rows are processed in blocks that fit into the cache of a core, several blocks in parallel. The matrix is never copied, so the
+scores may be a memory map. A block costs one exponential, two products and three matrix-vector products: the offsets enter as
+factors of the exponentials, :math:`e^{\\omega x + b} = e^b e^{\\omega x}`, which the matrix-vector products include.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import numpy as np
 
 from classgap.posthoc.held_out import Array
 
-CHUNK = 128  # rows at once: 128 × 1000 floats, twice, stay in a core's second-level cache
-SMALL = 4_000_000  # below this many scores neither threads nor samples of the rows pay
+CHUNK = 128  # rows per block: twice 128 × 1000 floats fit into the second-level cache of a core
+SMALL = 4_000_000  # with fewer scores, threads and samples of the rows do not save time
 _BLOCKS = 16  # fixed, so that sums do not depend on the number of cores
-_CONTEST = 1e-2  # a class competes for a sample when its probability is above this
-_SAFE = 1e-26, 1e26  # sums of exponentials in this range lose nothing in single precision
+_CONTEST = 1e-2  # smallest probability of an entry that is kept
+_SAFE = 1e-26, 1e26  # sums of exponentials in this range are accurate in single precision
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class ClasswiseProblem:
     Attributes:
         scores: :math:`x`, ``(n, K)``.
         y: True columns.
-        weights: :math:`u_i`, one a sample.
+        weights: :math:`u_i`, one per sample.
         total: :math:`Z`.
-        unit: :math:`n_k`, what one unit of :math:`\beta_k` adds to the score.
+        unit: :math:`n_k`, the change of the score per unit of :math:`\beta_k`.
         pivot: :math:`c_k`, the part of the score that is not scaled.
-        ridge: :math:`r`: pull towards the identity, relative to the weight of an average class.
+        ridge: :math:`r`: weight of the penalty on changes, relative to the weight of an average class.
         free: Which classes may change, ``(K,)``.
     """
 
@@ -65,34 +65,34 @@ class ClasswiseProblem:
 
     @cached_property
     def mask(self) -> Array:
-        """Which of the 2K parameters may move."""
+        """Which of the 2K parameters may change."""
         free = np.broadcast_to(self.free, self.num_classes)
         return np.concatenate([free & self.free_scale, free & self.free_offset])
 
     @cached_property
     def own(self) -> Array:
-        """Score of each sample's true class."""
+        """Score of the true class of each sample."""
         return self.scores[np.arange(len(self.y)), self.y].astype(np.float64)
 
     @cached_property
     def target(self) -> Array:
-        """The part of the gradient that the labels fix, ``(2K,)``: weighted sums of own scores (less pivot), and of ones."""
+        """The constant part of the gradient, ``(2K,)``: weighted sums of own scores (minus pivot), and of ones."""
         weights, K = self.weights / self.total, self.num_classes
         share = np.bincount(self.y, weights, minlength=K)
         return np.concatenate([np.bincount(self.y, weights * self.own, minlength=K) - self.pivot * share, share])
 
     def in_logits(self, theta: Array) -> Array:
-        """Parameters, or a change of them, in units of the score (less pivot): scales, then offsets."""
+        """Parameters, or a change of them, in units of the score (minus pivot): scales, then offsets."""
         scaled: Array = theta * np.concatenate([np.ones(self.num_classes), self.unit])
         return scaled
 
     def subsample(self, cap: int) -> ClasswiseProblem:
-        """At most ``cap`` samples of each class, evenly over its own scores, weighted to stand for the others."""
+        """At most ``cap`` samples per class, spread evenly over its own scores, with weights that represent all samples."""
         counts = np.bincount(self.y, minlength=self.num_classes)
         order = np.lexsort((self.own, self.y))
         size, kept = counts[self.y[order]], np.minimum(counts, cap)[self.y[order]]
         rank = np.arange(len(order)) - (np.cumsum(counts) - counts)[self.y[order]]
-        # the middle one of each of ``kept`` equal parts
+        # the middle sample of each of ``kept`` equal parts
         rows = np.sort(order[(2 * (rank + 1) * kept + size) // (2 * size) > (2 * rank * kept + size) // (2 * size)])
         y = self.y[rows]
         factor = counts / np.maximum(np.minimum(counts, cap), 1)
@@ -100,12 +100,12 @@ class ClasswiseProblem:
 
 
 class Contest(NamedTuple):
-    """The entries of a sweep that matter, row after row: where a class has a fair chance of the sample."""
+    """The entries of a sweep with probability above ``_CONTEST``, row by row."""
 
     size: Array  # (n,) entries of each row
     column: Array
     probability: Array
-    score: Array  # less pivot
+    score: Array  # minus pivot
 
 
 _EMPTY = Contest(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32), np.empty(0, np.float32))
@@ -113,21 +113,21 @@ _EMPTY = Contest(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.fl
 
 @dataclass(frozen=True)
 class Sweep:
-    """What a pass over all rows yields at given parameters."""
+    """Result of a pass over all rows at given parameters."""
 
     value: float
     gradient: Array  # (2K,): scales, then offsets
-    moments: Array  # (3, K): weighted column sums of p, p x and p x² (the last only with a contest), x less pivot
+    moments: Array  # (3, K): weighted column sums of p, p x and p x² (the last only with a contest), x minus pivot
     contest: Contest | None
 
     @property
     def norm(self) -> float:
-        """Of the gradient."""
+        """Norm of the gradient."""
         return float(np.linalg.norm(self.gradient))
 
 
 def evaluate(problem: ClasswiseProblem, theta: Array, *, contest: bool = False) -> Sweep:
-    """Objective and gradient at ``theta`` (scales, then offsets); with the contest, what a local model needs as well."""
+    """Objective and gradient at ``theta`` (scales, then offsets); with ``contest``, also the entries that a local model needs."""
     K = problem.num_classes
     scale, shift = theta[:K], theta - problem.identity
     offset = problem.unit * theta[K:] + (1 - scale) * problem.pivot
@@ -152,7 +152,7 @@ def evaluate(problem: ClasswiseProblem, theta: Array, *, contest: bool = False) 
 def _pass(
     problem: ClasswiseProblem, scale: Array, offset: Array, start: int, stop: int, contest: bool
 ) -> tuple[float, Array, Contest | None]:
-    """Sums of log-normalisers and moments (of raw scores) over some rows, and their contest."""
+    """Sums of log-normalisers and moments (of raw scores) over some rows, and their largest entries."""
     K, dtype = problem.num_classes, problem.scores.dtype
     pivot = np.broadcast_to(problem.pivot, K)
     exponentials = _Exponentials(scale, offset, dtype)
@@ -196,7 +196,7 @@ class _Exponentials:
             mass = e @ self.factor
         if mass.min() > _SAFE[0] and mass.max() < _SAFE[1]:
             return e, self.factor, mass, np.log(mass, dtype=np.float64) + self.top
-        # sums out of range: once more in double precision, the largest term of each row taken out
+        # sums out of range: repeat in double precision, relative to the largest term of each row
         z = x.astype(np.float64) * self.scale + self.offset
         top = z.max(axis=1)
         e = np.exp(z - top[:, None])

@@ -1,1 +1,1 @@
-"""Why is a class hard: the causes, and the evidence for each."""
+"""Causes of low class accuracy, and the evidence for each."""

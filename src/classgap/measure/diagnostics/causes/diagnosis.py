@@ -1,4 +1,4 @@
-"""Why is this class hard: causes named from evidence beyond chance, each with its number and a remedy."""
+"""Causes of the low accuracy of hard classes: only those with significant evidence, each with a number and a remedy."""
 
 from __future__ import annotations
 
@@ -9,21 +9,23 @@ from typing import Any
 import numpy as np
 
 from classgap import checks
-from classgap.arrays import Float64s, Floats, Ints
+from classgap.arrays import Floats, Ints
 from classgap.measure.diagnostics.causes import signals
-from classgap.measure.diagnostics.causes.signals import Cause, CauseKind, Outcome, Signal, percent
+from classgap.measure.diagnostics.causes.signals import Cause, CauseKind, ClassErrors, Signal
 from classgap.measure.diagnostics.geometry.summary import Geometry
 from classgap.measure.diagnostics.margins import ScoreKind
+from classgap.measure.render.plain import percent
+from classgap.measure.statistics.paired import benjamini_hochberg
 
 __all__ = ["Cause", "CauseKind", "Diagnosis", "diagnose"]
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """A hard class and its causes, what to look at first in front; none when nothing stands out beyond chance.
+    """A hard class and its causes, the most important first; empty if there is no significant evidence for a cause.
 
     Attributes:
-        sentence: The causes' sentences together, or why there is no clear cause.
+        sentence: The sentences of all causes, or why there is no clear cause.
     """
 
     class_index: int
@@ -46,37 +48,37 @@ def diagnose(
 ) -> tuple[Diagnosis, ...]:
     """Diagnoses of the ``hard`` classes (their indices), in that order.
 
-    Each cause is tested for every class. It is named where Benjamini-Hochberg over the classes keeps its false discovery rate
-    at ``level`` divided by the number of causes tested, *and* the effect is large enough to matter. So where nothing is to be
-    found, a report names anything at all with probability of at most ``level``, and no cause hides behind the strong evidence
-    for another. A signal is an association: a remedy is worth trying, not certain to help.
+    Each cause is tested for every class. It is named if it is significant after Benjamini-Hochberg correction over the classes,
+    at a false discovery rate of ``level`` divided by the number of tested causes, *and* if the effect is large enough to matter.
+    So if no class has any cause, the probability that a report names one is at most ``level``, and the evidence for one cause
+    does not affect another. The evidence is an association: a remedy is worth trying but not certain to help.
 
     Args:
         counts: ``(K, K)`` confusion counts, rows true, columns predicted; dense or SciPy sparse.
-        y_true, scores: Labels and scores of data the model was not trained on, for suspected wrong labels.
-        geometry: For scatter and crowding.
-        train_counts: ``(K,)`` training samples a class, for scarcity.
+        y_true, scores: Labels and scores of data that the model was not trained on, for ``mislabelled``.
+        geometry: For ``scattered`` and ``crowded``.
+        train_counts: ``(K,)`` training samples per class, for ``few_samples``.
     """
     names = tuple(class_names)
-    outcome = Outcome.of(counts, names)
-    _check(outcome, hard, train_counts)
-    tests = _evidence(outcome, y_true, scores, kind, geometry, train_counts)
+    table = ClassErrors.of(counts, names)
+    _check(table, hard, train_counts)
+    tests = _evidence(table, y_true, scores, kind, geometry, train_counts)
     named = {
-        cause: test.material & (test.p_values <= _discovery_threshold(test.p_values, level / len(tests)))
+        cause: test.material & (benjamini_hochberg(test.p_values) <= level / len(tests))
         for cause, test in tests.items()
     }
     return tuple(
-        _diagnosis(int(k), outcome, [test.cause(int(k)) for cause, test in tests.items() if named[cause][k]])
+        _diagnosis(int(k), table, [test.cause(int(k)) for cause, test in tests.items() if named[cause][k]])
         for k in hard
     )
 
 
-def _check(outcome: Outcome, hard: Sequence[int] | Ints, train_counts: Ints | None) -> None:
-    num_classes = len(outcome.names)
-    if outcome.off_diagonal.shape != (num_classes, num_classes):
+def _check(table: ClassErrors, hard: Sequence[int] | Ints, train_counts: Ints | None) -> None:
+    num_classes = len(table.names)
+    if table.off_diagonal.shape != (num_classes, num_classes):
         raise checks.InputError(
             f"counts must have shape {(num_classes, num_classes)} for {num_classes} class names, "
-            f"got {outcome.off_diagonal.shape}"
+            f"got {table.off_diagonal.shape}"
         )
     checks.class_indices("hard", np.asarray(hard, dtype=np.int64), num_classes, rows=len(hard))
     if train_counts is not None:
@@ -84,58 +86,49 @@ def _check(outcome: Outcome, hard: Sequence[int] | Ints, train_counts: Ints | No
 
 
 def _evidence(
-    outcome: Outcome,
+    table: ClassErrors,
     y_true: Ints | None,
     scores: Floats | None,
     kind: ScoreKind | None,
     geometry: Geometry | None,
     train_counts: Ints | None,
 ) -> Mapping[CauseKind, Signal]:
-    """All tests the input allows, what to look at first in front."""
+    """All tests that the input allows, the most important first."""
     tests: dict[CauseKind, Signal] = {}
     if scores is not None:
         if y_true is None or kind is None:
-            raise checks.InputError("scores need y_true and kind ('logits' or 'probabilities') beside them")
+            raise checks.InputError("scores also need y_true and kind ('logits' or 'probabilities')")
         from classgap.measure.diagnostics.causes.mislabelled import wrong_labels
 
-        scores = checks.float_matrix("scores", scores, rows=len(y_true), columns=len(outcome.names))
-        y_true = checks.class_indices("y_true", y_true, len(outcome.names), rows=len(scores))
-        tests["mislabelled"] = wrong_labels(scores, y_true, outcome.names, kind)
+        scores = checks.float_matrix("scores", scores, rows=len(y_true), columns=len(table.names))
+        y_true = checks.class_indices("y_true", y_true, len(table.names), rows=len(scores))
+        tests["mislabelled"] = wrong_labels(scores, y_true, table.names, kind)
     if train_counts is not None:
-        tests["few_samples"] = signals.scarcity(outcome, np.asarray(train_counts))
-    tests["confused"] = signals.confusion(outcome)
-    tests["underpredicted"] = signals.under_prediction(outcome)
+        tests["few_samples"] = signals.scarcity(table, np.asarray(train_counts))
+    tests["confused"] = signals.confusion(table)
+    tests["underpredicted"] = signals.under_prediction(table)
     if geometry is not None:
-        tests["crowded"] = signals.crowding(outcome, geometry)
-        tests["scattered"] = signals.scatter(outcome, geometry.spread)
+        tests["crowded"] = signals.crowding(table, geometry)
+        tests["scattered"] = signals.scatter(table, geometry.spread)
     return tests
 
 
-def _discovery_threshold(p_values: Float64s, level: float) -> float:
-    """Largest p-value Benjamini-Hochberg accepts, or -1 when it accepts none."""
-    ordered = np.sort(p_values[~np.isnan(p_values)])
-    accepted = ordered[ordered <= level * np.arange(1, len(ordered) + 1) / max(len(ordered), 1)]
-    return float(accepted[-1]) if len(accepted) else -1.0
+def _diagnosis(k: int, table: ClassErrors, causes: list[Cause]) -> Diagnosis:
+    sentence = " ".join(cause.sentence for cause in causes) or _no_cause(k, table)
+    return Diagnosis(k, table.names[k], tuple(causes), sentence)
 
 
-def _diagnosis(k: int, outcome: Outcome, causes: list[Cause]) -> Diagnosis:
-    sentence = " ".join(cause.sentence for cause in causes) or _no_cause(k, outcome)
-    return Diagnosis(k, outcome.names[k], tuple(causes), sentence)
-
-
-def _no_cause(k: int, outcome: Outcome) -> str:
+def _no_cause(k: int, table: ClassErrors) -> str:
     from scipy.stats import binom
 
-    support, correct, errors = int(outcome.support[k]), int(outcome.correct[k]), int(outcome.errors[k])
+    support, correct, errors = int(table.support[k]), int(table.correct[k]), int(table.errors[k])
     if support == 0:
-        return "No samples to judge from."
-    mean = float(np.nanmean(outcome.accuracy))
+        return "The class has no samples."
+    mean = float(np.nanmean(table.accuracy))
     if binom.cdf(correct, support, mean) > 0.05:
         return (
-            f"No clear cause: its accuracy of {percent(correct / support)} on {support} samples is within sampling noise of "
-            f"the mean class ({percent(mean)})."
+            f"No clear cause: its accuracy of {percent(correct / support)} on {support} samples does not differ significantly "
+            f"from the mean class accuracy ({percent(mean)})."
         )
-    reached = outcome.off_diagonal[[k]].nnz
-    return (
-        f"No clear cause: its {errors} errors fall on {reached} classes, and nothing tested stands out beyond chance."
-    )
+    reached = table.off_diagonal[[k]].nnz
+    return f"No clear cause: its {errors} errors are spread over {reached} classes, and no tested cause is significant."

@@ -1,66 +1,57 @@
-"""Which classes hold more wrong labels than chance, judged from the model's own scores."""
+"""Suspected wrong labels, from the scores of the model, and the classes with significantly many of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
+from classgap import checks
 from classgap.arrays import Float64s, Floats, Ints, divide, group_sums, log_sum_exp, row_blocks
-from classgap.measure.diagnostics.causes.signals import Cause, Signal, percent
+from classgap.measure.diagnostics.causes.signals import Cause, Signal
 from classgap.measure.diagnostics.margins import ScoreKind
+from classgap.measure.render.plain import percent
 
-# A label is suspect when the model gives it at most this share of the confidence usual for its class …
+# A label is suspect if the model gives it at most this share of the mean probability for its class …
 UNLIKELY = 0.1
-# … and matters when a class has this many more of them than expected, in number and as a share of its samples.
+# … and a class is reported if it has this many more than expected, in number and as a share of its samples.
 MIN_SAMPLES, MIN_SHARE = 3, 0.05
 LISTED = 50
 TEMPERATURE_ROWS = 2000
 
 
 def wrong_labels(scores: Floats, y_true: Ints, names: tuple[str, ...], kind: ScoreKind) -> Signal:
-    r"""Samples whose label the model contradicts with confidence, beyond what its own probabilities predict.
+    r"""Test per class whether the model contradicts more labels than its own probabilities predict.
 
-    As in confident learning, "with confidence" is relative to each class: some class reaches at least the mean probability
-    :math:`t_j` its own samples get, while the label gets at most a tenth of its :math:`t_k`. Overlapping classes produce such
-    samples too, but a calibrated model says how many: sample i carries label k with probability :math:`p_{ik}`, so the sum
-    of these over all contradicted pairs is the number to expect. One temperature calibrates the scores first; what then
-    remains in excess in the median class is model error, not labels, and is allowed for, as is the spread between classes.
+    As in confident learning, thresholds are relative to each class. A label k is contradicted if the probability of some class j
+    is at least the mean probability :math:`t_j` over the samples of j, and the probability of k is at most one tenth of
+    :math:`t_k`. Overlapping classes produce such samples too, but a calibrated model predicts how many: sample i has label k with
+    probability :math:`p_{ik}`, so the sum of these probabilities over all contradicted pairs is the expected number. The scores
+    are first calibrated with one temperature. An excess that remains in the median class is attributed to the model and
+    subtracted, and the variation between classes is allowed for.
 
-    Scores must come from data the model was not trained on; a network that has learnt its labels by heart contradicts none.
+    Scores must come from data that the model was not trained on; a network that has memorised its labels contradicts none.
 
     Reference: after Northcutt, Jiang and Chuang, *Confident learning*, JAIR 2021, with our own test for excess.
     """
     num_classes = len(names)
-    temperature = _temperature(scores, y_true, kind)
-    usual = np.zeros(num_classes)
-    for block, p in _probabilities(scores, kind, temperature):
-        usual += group_sums(p[np.arange(len(p)), y_true[block]], y_true[block], num_classes)
-    support = np.bincount(y_true, minlength=num_classes)
-    usual = divide(usual, support)
-
-    expected, believed, own = np.zeros(num_classes), np.full(len(scores), -1), np.empty(len(scores))
-    for block, p in _probabilities(scores, kind, temperature):
-        confident = np.where(p >= usual, p, 0.0)  # comparison with nan: a class without samples is never believed
-        some = confident.max(axis=1) > 0
-        own[block] = p[np.arange(len(p)), y_true[block]]
-        suspect = some & (own[block] <= UNLIKELY * usual[y_true[block]])
-        believed[block] = np.where(suspect, confident.argmax(axis=1), -1)
-        expected += np.where(some[:, None] & (p <= UNLIKELY * usual), p, 0.0).sum(axis=0)
+    found = _contradict(scores, y_true, num_classes, kind, UNLIKELY, 1.0)
+    believed, support = found.believed, found.support
     observed = np.bincount(y_true[believed >= 0], minlength=num_classes)
-    allowed, p_values = _excess(observed, expected, support)
+    allowed, p_values = _excess(observed, found.expected, support)
     extra = np.maximum(observed - allowed, 0.0)
 
     def cause(k: int) -> Cause:
         rows = np.flatnonzero((y_true == k) & (believed >= 0))
-        rows = rows[np.argsort(own[rows], kind="stable")]
+        rows = rows[np.argsort(found.own[rows], kind="stable")]
         rivals = np.argsort(-np.bincount(believed[rows], minlength=num_classes), kind="stable")[:1]
         sentence = (
-            f"About {extra[k]:.0f} of its {support[k]} labels look wrong ({percent(extra[k] / support[k])}): the model is "
-            f"confident of another class, most often '{names[rivals[0]]}', in {observed[k]} samples where "
-            f"{allowed[k]:.1f} were to be expected."
+            f"About {extra[k]:.0f} of its {support[k]} labels are probably wrong ({percent(extra[k] / support[k])}): in "
+            f"{observed[k]} samples the model is confident of another class, most often '{names[rivals[0]]}'; "
+            f"{allowed[k]:.1f} such samples are expected."
         )
-        remedy = f"Check the labels of these {len(rows)} samples before anything else; the most suspicious come first."
+        remedy = f"First check the labels of these {len(rows)} samples; the most suspicious come first."
         return Cause(
             "mislabelled",
             float(extra[k] / support[k]),
@@ -74,15 +65,75 @@ def wrong_labels(scores: Floats, y_true: Ints, names: tuple[str, ...], kind: Sco
     return Signal(p_values, (extra >= MIN_SAMPLES) & (extra >= MIN_SHARE * support), cause)
 
 
+def suspected_labels(
+    scores: Floats, y_true: Ints, num_classes: int, kind: ScoreKind, *, below: float = UNLIKELY
+) -> Ints:
+    """Rows whose label is probably wrong, most suspicious first; of all classes, without a significance test.
+
+    Args:
+        below: A label is suspect if the model gives it at most this share of the mean probability for its class, and gives
+            another class at least ``1 - below`` of the mean probability for that class. A larger value lists more of the wrong
+            labels, but also more correct ones.
+    """
+    checks.fraction("below", below)
+    found = _contradict(scores, y_true, num_classes, kind, below, 1 - below)
+    rows = np.flatnonzero(found.believed >= 0)
+    return np.asarray(rows[np.argsort(found.share[rows], kind="stable")])
+
+
+@dataclass(frozen=True, eq=False)
+class _Contradictions:
+    """Contradicted labels.
+
+    Attributes:
+        believed: ``(n,)`` class of which the model is confident instead of the label; -1 if there is none.
+        own: ``(n,)`` probability of the label.
+        share: ``(n,)`` this probability divided by the mean probability for the class.
+        expected: ``(K,)`` expected number of contradicted labels.
+        support: ``(K,)`` number of samples.
+    """
+
+    believed: Ints
+    own: Float64s
+    share: Float64s
+    expected: Float64s
+    support: Ints
+
+
+def _contradict(
+    scores: Floats, y_true: Ints, num_classes: int, kind: ScoreKind, below: float, above: float
+) -> _Contradictions:
+    """Labels with at most ``below`` of the mean probability for their class, while another class has at least ``above``."""
+    temperature = _temperature(scores, y_true, kind)
+    usual = np.zeros(num_classes)
+    for block, p in _probabilities(scores, kind, temperature):
+        usual += group_sums(p[np.arange(len(p)), y_true[block]], y_true[block], num_classes)
+    support = np.bincount(y_true, minlength=num_classes)
+    usual = divide(usual, support)
+
+    expected, believed, own = np.zeros(num_classes), np.full(len(scores), -1), np.empty(len(scores))
+    for block, p in _probabilities(scores, kind, temperature):
+        confident = np.where(
+            p >= above * usual, p, 0.0
+        )  # a comparison with nan is false: a class without samples is never believed
+        some = confident.max(axis=1) > 0
+        own[block] = p[np.arange(len(p)), y_true[block]]
+        best = confident.argmax(axis=1)
+        suspect = some & (own[block] <= below * usual[y_true[block]]) & (best != y_true[block])
+        believed[block] = np.where(suspect, best, -1)
+        expected += np.where(some[:, None] & (p <= below * usual), p, 0.0).sum(axis=0)
+    return _Contradictions(believed, own, divide(own, usual[y_true]), expected, support)
+
+
 def _excess(observed: Ints, expected: Float64s, support: Ints) -> tuple[Float64s, Float64s]:
-    """Numbers to allow for, and the chance of at least the observed ones (Poisson, or wider where classes vary more)."""
+    """Allowed numbers, and p-values of the observed ones (Poisson, or negative binomial if classes vary more)."""
     from scipy.stats import nbinom, poisson
 
     seen = support > 0
     ratio = max(1.0, float(np.nanmedian(divide(observed, expected)[seen])) if (expected[seen] > 0).any() else 1.0)
     allowed = ratio * expected
     residual = divide((observed - allowed) ** 2, allowed)[seen]
-    # The median of a squared standard normal is 0.455: a robust estimate of how much classes differ beyond Poisson noise.
+    # The median of a squared standard normal variable is 0.455; this gives a robust estimate of the overdispersion.
     dispersion = max(1.0, float(np.nanmedian(residual)) / 0.455) if not np.isnan(residual).all() else 1.0
     if dispersion > 1.001:
         chance = nbinom.sf(observed - 1, np.maximum(allowed, 1e-12) / (dispersion - 1), 1 / dispersion)
@@ -107,7 +158,7 @@ def _probabilities(scores: Floats, kind: ScoreKind, temperature: float) -> Itera
 
 
 def _temperature(scores: Floats, y_true: Ints, kind: ScoreKind) -> float:
-    """The one temperature that makes the scores most likely, from at most :data:`TEMPERATURE_ROWS` rows."""
+    """The temperature with the highest likelihood, from at most :data:`TEMPERATURE_ROWS` rows."""
     from scipy.optimize import minimize_scalar
 
     rows = np.unique(np.linspace(0, len(scores) - 1, min(len(scores), TEMPERATURE_ROWS)).astype(int))

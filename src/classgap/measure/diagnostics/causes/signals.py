@@ -1,7 +1,7 @@
-"""The evidence for each cause of a hard class: a test against chance, and whether the effect is large enough to matter.
+"""The evidence for each cause of low class accuracy: a significance test, and whether the effect is large enough to matter.
 
-Every function returns a :class:`Signal` for *all* classes. Testing only the hard ones would be circular: they were picked
-for their errors, so chance favours them; :mod:`classgap.measure.diagnostics.causes.diagnosis` allows for all tests made.
+Every function returns a :class:`Signal` for *all* classes. To test only the hard classes would be circular, since they were
+selected by their errors. :mod:`classgap.measure.diagnostics.causes.diagnosis` corrects for the number of tests.
 """
 
 from __future__ import annotations
@@ -18,33 +18,34 @@ from classgap.measure.diagnostics.geometry.angles import angles_between
 from classgap.measure.diagnostics.geometry.fisher import smallest
 from classgap.measure.diagnostics.geometry.spread import Spread
 from classgap.measure.diagnostics.geometry.summary import Geometry
+from classgap.measure.render.plain import percent
 
 CauseKind = Literal["confused", "underpredicted", "scattered", "few_samples", "mislabelled", "crowded"]
 Bools: TypeAlias = NDArray[np.bool_]
 
-# How large an effect must be before it is worth a sentence; chance is dealt with separately, by p-values.
-MAIN_SHARE = 0.25  # of a class's errors that go to one other class, or
-TOGETHER_SHARE = 0.4  # … to up to three of them, of which each
-ALSO_SHARE = 0.1  # … takes at least this share
+# Smallest effects that are reported; significance is tested separately.
+MAIN_SHARE = 0.25  # share of a class's errors that go to one other class, or
+TOGETHER_SHARE = 0.4  # … share that goes to at most MAX_PARTNERS other classes,
+ALSO_SHARE = 0.1  # … each of which has at least this share
 MAX_PARTNERS = 3
-AVOIDED = 0.8  # predictions per occurrence
-SPREAD_RATIO = 1.1  # spread over that of the median class
-OVERLAP = 0.05  # share of two classes' samples on the wrong side of a straight boundary between them
-FEW_RATIO = 0.5  # training samples over those of the median class
+UNDERPREDICTED = 0.8  # number of predictions divided by number of occurrences
+SPREAD_RATIO = 1.1  # spread divided by that of the median class
+OVERLAP = 0.05  # share of the samples of two classes on the wrong side of a linear boundary between them
+FEW_RATIO = 0.5  # training samples divided by those of the median class
 
 
 @dataclass(frozen=True)
 class Cause:
-    """One reason a class is hard.
+    """One cause of the low accuracy of a class.
 
     Attributes:
         kind: Short code of the cause.
-        number: The evidence: a share, a ratio or a count, as the sentence says.
-        p_value: Chance of evidence this strong if the cause were absent, before the allowance for testing many classes.
+        number: The evidence as a number: a share, a ratio or a count; the sentence says which.
+        p_value: p-value before the correction for the number of classes.
         sentence: The evidence in plain English.
-        remedy: What classgap offers against it.
+        remedy: What to try.
         classes: Other classes involved, most important first.
-        samples: Rows to look at (suspected wrong labels), most suspicious first.
+        samples: Rows to check (suspected wrong labels), most suspicious first.
     """
 
     kind: CauseKind
@@ -58,7 +59,7 @@ class Cause:
 
 @dataclass(frozen=True, eq=False)
 class Signal:
-    """One possible cause for all classes: ``p_values`` (nan where untestable), whether it matters, and its wording."""
+    """One possible cause for all classes: p-values (nan if not testable), whether the effect is large enough, and the text."""
 
     p_values: Float64s
     material: Bools
@@ -66,8 +67,8 @@ class Signal:
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
-    """What a confusion matrix says of each class, and the classes' names."""
+class ClassErrors:
+    """Errors, correct predictions and number of predictions of every class, from a confusion matrix."""
 
     off_diagonal: Any  # SciPy CSR array
     support: Ints
@@ -76,7 +77,7 @@ class Outcome:
     names: tuple[str, ...]
 
     @classmethod
-    def of(cls, counts: Any, names: tuple[str, ...]) -> Outcome:
+    def of(cls, counts: Any, names: tuple[str, ...]) -> ClassErrors:
         from scipy.sparse import csr_array, diags_array
 
         matrix = csr_array(counts)
@@ -94,39 +95,34 @@ class Outcome:
         return divide(self.correct, self.support)
 
 
-def percent(share: float) -> str:
-    """``0.384`` as ``38 %``, less than half a percent as ``under 1 %``."""
-    return "under 1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
-
-
 def _many(count: int, thing: str) -> str:
     return f"{count} {thing}{'s' if count != 1 else ''}"
 
 
-def confusion(outcome: Outcome) -> Signal:
-    """Errors that go to one other class more often than if they fell on all others alike (binomial, any of K - 1)."""
+def confusion(table: ClassErrors) -> Signal:
+    """Errors that go to one other class more often than if all other classes were equally likely (binomial test)."""
     from scipy.stats import binom
 
-    others = len(outcome.support) - 1
-    errors, off = outcome.errors, outcome.off_diagonal
-    taken = off.max(axis=1).toarray().ravel()
-    # With two classes all errors go to the other one: nothing to learn from that.
+    others = len(table.support) - 1
+    errors, off = table.errors, table.off_diagonal
+    most = off.max(axis=1).toarray().ravel()
+    # With two classes all errors go to the other class, which is no evidence.
     testable = (errors > 0) & (others > 1)
-    chance = np.minimum(1.0, others * binom.sf(taken - 1, errors, 1 / max(others, 1)))
+    chance = np.minimum(1.0, others * binom.sf(most - 1, errors, 1 / max(others, 1)))
     p_values = np.where(testable, chance, np.nan)
     partners: list[list[int]] = []
     for k in range(len(errors)):
         row, columns = _row(off, k)
         top = np.argsort(-row, kind="stable")[:MAX_PARTNERS]
-        beyond = others * binom.sf(row[top] - 1, errors[k], 1 / max(others, 1)) < 0.05
-        partners.append([int(j) for j in columns[top[beyond & (row[top] >= ALSO_SHARE * errors[k])]]])
+        significant = others * binom.sf(row[top] - 1, errors[k], 1 / max(others, 1)) < 0.05
+        partners.append([int(j) for j in columns[top[significant & (row[top] >= ALSO_SHARE * errors[k])]]])
     together = np.array([sum(off[k, j] for j in found) for k, found in enumerate(partners)])
-    material = (taken >= MAIN_SHARE * errors) | (together >= TOGETHER_SHARE * errors)
+    material = (most >= MAIN_SHARE * errors) | (together >= TOGETHER_SHARE * errors)
 
     def cause(k: int) -> Cause:
-        return _word_confusion(outcome, k, partners[k], float(p_values[k]))
+        return _word_confusion(table, k, partners[k], float(p_values[k]))
 
-    return Signal(p_values, material & (taken >= 3) & (together > 0), cause)
+    return Signal(p_values, material & (most >= 3) & (together > 0), cause)
 
 
 def _row(matrix: Any, k: int) -> tuple[Ints, Ints]:
@@ -135,65 +131,65 @@ def _row(matrix: Any, k: int) -> tuple[Ints, Ints]:
     return matrix.data[inside], matrix.indices[inside]
 
 
-def _word_confusion(outcome: Outcome, k: int, partners: list[int], p_value: float) -> Cause:
+def _word_confusion(table: ClassErrors, k: int, partners: list[int], p_value: float) -> Cause:
     from scipy.stats import binom
 
-    rival, errors, names = partners[0], outcome.errors, outcome.names
-    there, back = int(outcome.off_diagonal[k, rival]), int(outcome.off_diagonal[rival, k])
-    also = [f"'{names[j]}' ({percent(outcome.off_diagonal[k, j] / errors[k])})" for j in partners[1:]]
+    rival, errors, names = partners[0], table.errors, table.names
+    there, back = int(table.off_diagonal[k, rival]), int(table.off_diagonal[rival, k])
+    also = [f"'{names[j]}' ({percent(table.off_diagonal[k, j] / errors[k])})" for j in partners[1:]]
     sentence = (
-        f"{percent(there / errors[k])} of its errors ({there} of {errors[k]}) are taken for '{names[rival]}'"
-        + (f", then {' and '.join(also)}" if also else "")
-        + f"; the other way round it is {back} of {errors[rival]} errors of '{names[rival]}'."
+        f"{percent(there / errors[k])} of its errors ({there} of {errors[k]}) are predictions of '{names[rival]}'"
+        + (f", followed by {' and '.join(also)}" if also else "")
+        + f". In the other direction: {back} of {errors[rival]} errors of '{names[rival]}'."
     )
-    share = outcome.support[k] / (outcome.support[k] + outcome.support[rival])
-    # One way: at twice the rate of the other direction, and not by chance.
+    share = table.support[k] / (table.support[k] + table.support[rival])
+    # One direction: at least twice the rate of the other direction, and significant.
     expected = share * back / max(1 - share, 1e-12)
     if there >= 2 * expected and binom.sf(there - 1, there + back, share) < 0.05:
-        remedy = f"The boundary to '{names[rival]}' is misplaced: `classgap fix` moves it with per-class offsets, no retraining."
+        remedy = f"`classgap fix`: offsets per class move the boundary to '{names[rival]}'."
     else:
         remedy = (
-            "Both lose to each other, so an offset (`classgap fix`) would only trade one for the other: train features that "
-            "tell them apart (sharper inputs, more samples of the pair, AutoAugment if these are images and the network is large "
-            "enough, `CompactLogitsLoss`), or merge the two if the difference does not matter."
+            "Confused in both directions, so offsets would help one class and harm the other. Train features that distinguish "
+            "the two classes (inputs of higher resolution, more samples of the two, AutoAugment for images and a large network, "
+            "`CompactLogitsLoss`), or merge the two classes if the difference does not matter."
         )
     return Cause("confused", float(there / errors[k]), p_value, sentence, remedy, classes=tuple(partners))
 
 
-def under_prediction(outcome: Outcome) -> Signal:
-    """Missed more often than wrongly predicted (sign test): the model's threshold for this class is too high."""
+def under_prediction(table: ClassErrors) -> Signal:
+    """Classes that are missed significantly more often than they are wrongly predicted (sign test)."""
     from scipy.stats import binom
 
-    missed, false = outcome.errors, outcome.predicted - outcome.correct
-    p_values = np.where(outcome.support > 0, binom.sf(missed - 1, missed + false, 0.5), np.nan)
+    missed, false = table.errors, table.predicted - table.correct
+    p_values = np.where(table.support > 0, binom.sf(missed - 1, missed + false, 0.5), np.nan)
 
     def cause(k: int) -> Cause:
-        ratio = float(outcome.predicted[k] / outcome.support[k])
+        ratio = float(table.predicted[k] / table.support[k])
         sentence = (
-            f"The model avoids it: predicted {_many(outcome.predicted[k], 'time')} where it occurs "
-            f"{_many(outcome.support[k], 'time')} ({missed[k]} missed, {false[k]} wrongly predicted)."
+            f"Predicted too rarely: {_many(table.predicted[k], 'prediction')} for {_many(table.support[k], 'sample')} "
+            f"({missed[k]} missed, {false[k]} wrongly predicted)."
         )
-        remedy = "Raise its score after training: `classgap fix` fits per-class offsets on held-out predictions."
+        remedy = "`classgap fix`: an offset, fitted on held-out predictions, raises its score."
         return Cause("underpredicted", ratio, float(p_values[k]), sentence, remedy)
 
-    return Signal(p_values, outcome.predicted <= AVOIDED * outcome.support, cause)
+    return Signal(p_values, table.predicted <= UNDERPREDICTED * table.support, cause)
 
 
-def scatter(outcome: Outcome, spread: Spread) -> Signal:
-    """Spread above the median class by more than its own sampling error (t-test on squared deviations)."""
+def scatter(table: ClassErrors, spread: Spread) -> Signal:
+    """Spread significantly above that of the median class (t-test on squared deviations)."""
     from scipy.stats import t
 
     squared = spread.spread_unbiased**2
     typical = _median(squared)
     statistic = divide(squared - typical, spread.squared_error)
-    correlation, _, contradicted = _rank_correlation(-spread.spread_unbiased, outcome.accuracy)
+    correlation, _, contradicted = _rank_correlation(-spread.spread_unbiased, table.accuracy)
     p_values = t.sf(statistic, np.maximum(spread.support - 1, 1))
     rank, total = _rank(-squared)
     ratio = np.sqrt(divide(squared, typical))
 
     def cause(k: int) -> Cause:
         sentence = (
-            f"Its samples scatter {ratio[k]:.2f} times as far around their mean as in the median class "
+            f"The spread of its features is {ratio[k]:.2f} times that of the median class "
             f"(rank {rank[k]} of {total} by spread"
             + (
                 f"; rank correlation of spread and accuracy over all classes {-correlation:.2f})."
@@ -202,9 +198,9 @@ def scatter(outcome: Outcome, spread: Spread) -> Signal:
             )
         )
         remedy = (
-            "Train with a loss that pulls the samples of a class together: `CompactLogitsLoss` in their logits, `MR2Loss` in "
-            "their features. For images add AutoAugment if the network fits its training set without it (`classgap methods "
-            "autoaugment`). Check whether the class mixes several kinds of objects."
+            "Train with a loss that makes classes compact: `CompactLogitsLoss` acts on logits, `MR2Loss` on features. For "
+            "images, add AutoAugment if the network fits its training set without it (`classgap methods autoaugment`). Check "
+            "whether the class contains several kinds of objects."
         )
         return Cause("scattered", float(ratio[k]), float(p_values[k]), sentence, remedy)
 
@@ -212,13 +208,13 @@ def scatter(outcome: Outcome, spread: Spread) -> Signal:
     return Signal(np.where(contradicted, np.nan, p_values), material, cause)
 
 
-def crowding(outcome: Outcome, geometry: Geometry) -> Signal:
-    """Among the tenth of classes closest to another one, and harder to part from it than the median class (binomial)."""
+def crowding(table: ClassErrors, geometry: Geometry) -> Signal:
+    """Among the tenth of classes nearest to another class, and significantly harder to separate than the median (binomial)."""
     from scipy.stats import binom
 
     means, fisher = geometry.spread.means, geometry.fisher
     distance = smallest(np.where(np.isinf(fisher.distance), np.nan, fisher.distance))[0]
-    _, _, contradicted = _rank_correlation(distance, outcome.accuracy)
+    _, _, contradicted = _rank_correlation(distance, table.accuracy)
     error, trials = fisher.boundary_error, fisher.boundary_trials
     usual = _median(error)
     chance = binom.sf(fisher.boundary_wrong - 1, trials, np.maximum(usual, divide(1.0, trials)))
@@ -229,33 +225,33 @@ def crowding(outcome: Outcome, geometry: Geometry) -> Signal:
         rival = int(fisher.nearest[k])
         angle = angles_between(means[[k, rival]] - np.nanmean(means, axis=0)).margin
         sentence = (
-            f"Its nearest class in feature space is '{outcome.names[rival]}' ({angle:.0f}° apart, rank {rank[k]} of {total} by "
-            f"closeness): a straight boundary between the two puts {percent(error[k])} of their samples on the wrong side, "
-            f"against {percent(usual)} for the median class."
+            f"Its nearest class in feature space is '{table.names[rival]}' (angle {angle:.0f}°, rank {rank[k]} of {total} by "
+            f"closeness): a linear boundary between the two classes has {percent(error[k])} of their samples on the wrong side; "
+            f"for the median class it is {percent(usual)}."
         )
         remedy = (
-            "Offsets cannot separate classes that overlap: use sharper inputs or a stronger backbone, train with margins "
-            "(`MR2Loss`, `DBMLoss`), or merge the two classes if the difference does not matter."
+            "Offsets cannot separate classes that overlap. Use inputs of higher resolution or a stronger backbone, train with "
+            "margins (`MR2Loss`, `DBMLoss`), or merge the two classes if the difference does not matter."
         )
         return Cause("crowded", float(error[k]), float(p_values[k]), sentence, remedy, classes=(rival,))
 
     return Signal(p_values, (error >= OVERLAP) & (rank <= max(1, total // 10)), cause)
 
 
-def scarcity(outcome: Outcome, train_counts: Ints) -> Signal:
-    """Few training samples, and accuracy below what well-supplied classes reach.
+def scarcity(table: ClassErrors, train_counts: Ints) -> Signal:
+    """Few training samples, and accuracy significantly below that of classes with many.
 
-    Two ways to be beyond chance, the better one counted twice: over all classes accuracy rises with the count (rank
-    correlation), or this class falls out of the distribution of well-supplied classes (t-test allowing for both the
-    spread between classes and sampling noise).
+    Two tests, with Bonferroni correction: over all classes, accuracy increases with the count (rank correlation); or the
+    accuracy of this class is below the distribution of classes with many samples (t-test with the variance between classes
+    and the sampling variance).
     """
     from scipy.stats import t
 
-    accuracy, seen = outcome.accuracy, outcome.support > 0
+    accuracy, seen = table.accuracy, table.support > 0
     typical = float(np.median(train_counts[seen])) if seen.any() else np.nan
     supplied = seen & (train_counts >= typical)
     level, size = accuracy[supplied].mean(), supplied.sum()
-    sampling = level * (1 - level) * divide(1.0, outcome.support)
+    sampling = level * (1 - level) * divide(1.0, table.support)
     between = max(accuracy[supplied].var(ddof=1) - sampling[supplied].mean(), 0.0) if size > 2 else np.nan
     alone = t.sf(divide(level - accuracy, np.sqrt(between + sampling)), max(size - 1, 1))
     _, together, contradicted = _rank_correlation(train_counts.astype(np.float64), accuracy)
@@ -263,13 +259,12 @@ def scarcity(outcome: Outcome, train_counts: Ints) -> Signal:
 
     def cause(k: int) -> Cause:
         sentence = (
-            f"Trained on {_many(train_counts[k], 'sample')} where the median class has {typical:.0f}; classes with at least "
-            f"that many reach {percent(level)}, this one {percent(accuracy[k])}."
+            f"{_many(train_counts[k], 'training sample')}, while the median class has {typical:.0f}. The mean accuracy of "
+            f"classes with at least that many is {percent(level)}, that of this class {percent(accuracy[k])}."
         )
         remedy = (
-            "Collect more samples, or compensate for them: train with `CompactLogitsLoss(num_classes, class_counts=…)`, which "
-            "adds logit adjustment to its pull, or shift the scores of the trained model with `classgap fix` and the training "
-            "counts."
+            "Collect more samples; or train with `CompactLogitsLoss(num_classes, class_counts=…)`, which includes logit "
+            "adjustment; or correct the trained model with `classgap fix --train-counts`."
         )
         return Cause("few_samples", float(train_counts[k]), float(p_values[k]), sentence, remedy)
 
@@ -283,7 +278,7 @@ def _median(values: Float64s) -> float:
 
 
 def _rank(values: Float64s) -> tuple[Ints, int]:
-    """Rank of each class from 1 for the smallest value, nan last, and how many classes have one."""
+    """Rank of each class, 1 for the smallest value and nan last, and the number of classes with a value."""
     order = np.argsort(np.where(np.isnan(values), np.inf, values), kind="stable")
     rank = np.empty(len(values), np.int64)
     rank[order] = np.arange(1, len(values) + 1)
@@ -291,9 +286,9 @@ def _rank(values: Float64s) -> tuple[Ints, int]:
 
 
 def _rank_correlation(helpful: Float64s, accuracy: Float64s) -> tuple[float, float, bool]:
-    """Rank correlation, its one-sided p-value, and whether the opposite direction is beyond chance.
+    """Rank correlation, its one-sided p-value, and whether the opposite direction is significant.
 
-    A cause is not named where, over all classes, more of it goes with *higher* accuracy.
+    A cause is not named if, over all classes, more of it is associated with *higher* accuracy.
     """
     from scipy.stats import spearmanr
 

@@ -1,4 +1,4 @@
-"""Where the features of each class lie, and where the head looks: for audits that are given features."""
+"""Geometry of features and of the head, for audits with features."""
 
 from classgap.measure.diagnostics.geometry.summary import Geometry, describe
 

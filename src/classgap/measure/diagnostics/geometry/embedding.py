@@ -1,4 +1,4 @@
-"""A 2-D picture of the hardest classes and of what they are taken for."""
+"""Two-dimensional projection of the hardest classes and their most frequent errors."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Embedding:
 def embed(
     report: AuditReport, *, method: Projection = "tsne", max_classes: int = 8, max_points: int = 480
 ) -> Embedding | None:
-    """Project the features of the worst classes and their main confusions; None when the audit had no features.
+    """Project the features of the worst classes and of their most frequent errors; None if the audit had no features.
 
-    t-SNE shows neighbourhoods (distances between clusters mean little), PCA the directions of largest variance.
+    t-SNE shows neighbourhoods (distances between clusters are not meaningful), PCA the directions of largest variance.
     """
     one_of("method", method, ("tsne", "pca"))
     samples = report.samples
@@ -46,20 +46,20 @@ def embed(
 
 
 def hard_and_confused(report: AuditReport, limit: int) -> tuple[int, ...]:
-    """The lowest-accuracy classes, each followed by the class it is most often taken for, up to ``limit`` in all."""
+    """The classes with the lowest accuracy, each followed by its most frequent error; at most ``limit`` classes."""
     accuracy = np.where(report.per_class["support"] > 0, report.per_class["accuracy"], np.nan)
     chosen: list[int] = []
     for k in np.argsort(accuracy, kind="stable"):
         if np.isnan(accuracy[k]) or len(chosen) >= limit:
             break
-        for member in (int(k), mostly_taken_for(report, int(k))):
+        for member in (int(k), most_frequent_error(report, int(k))):
             if member is not None and member not in chosen and len(chosen) < limit:
                 chosen.append(member)
     return tuple(chosen)
 
 
-def mostly_taken_for(report: AuditReport, k: int) -> int | None:
-    """The class most samples of class ``k`` are wrongly called; None if none are."""
+def most_frequent_error(report: AuditReport, k: int) -> int | None:
+    """The other class that is most often predicted for samples of class ``k``; None if there are no errors."""
     row: Any = report.confusion.counts[[k]]
     counts = np.array(row.toarray() if hasattr(row, "toarray") else row, dtype=np.int64).ravel()
     counts[k] = 0
@@ -84,7 +84,7 @@ def _project(features: NDArray[np.float64], method: Projection, seed: int) -> ND
         from threadpoolctl import threadpool_limits
 
         tsne = TSNE(perplexity=min(30.0, (len(features) - 1) / 3), init="pca", max_iter=500, random_state=seed)
-        # A few hundred points are too little work to share: on a busy machine threads would mostly wait for each other.
+        # A few hundred points are too little work for several threads.
         with threadpool_limits(1):
             reduced = tsne.fit_transform(reduced)
     if reduced.shape[1] == 1:

@@ -17,15 +17,15 @@ from classgap.predictions.arrays import check_head
 
 @dataclass(frozen=True, eq=False)
 class Geometry:
-    """Where the classes lie in feature space, and the head between them; nan where a class is absent.
+    """Geometry of the classes in feature space and of the head; nan for a class without samples.
 
     Attributes:
         spread: Means and deviations within classes.
-        mean_angles: Angles between class means, seen from their common centre.
+        mean_angles: Angles between class means, measured from their common centre.
         fisher: Separability of pairs of classes (features scaled to length 1).
-        collapse: Neural-collapse numbers.
+        collapse: Measures of neural collapse.
         head: The linear head; None without one.
-        notes: Which bounded-cost route was taken where the exact one would be too long or too noisy.
+        notes: Which approximations were used where exact values would take too long or be too noisy.
     """
 
     spread: Spread
@@ -61,14 +61,14 @@ class Geometry:
         return columns
 
     def neighbours(self) -> dict[str, Ints]:
-        """Index of each class's nearest other class by each measure; -1 where there is none."""
+        """Index of the nearest other class of each class by each measure; -1 if there is none."""
         nearest = {"fisher": self.fisher.nearest, "mean_angle": self.mean_angles.neighbour}
         if self.head is not None:
             nearest["weight_angle"] = self.head.angles.neighbour
         return nearest
 
     def summary(self) -> dict[str, float]:
-        """Global numbers, means over classes; those of single samples (distances) are means over samples."""
+        """Overall numbers: means over classes, or over samples for distances."""
         summary = {
             "spread": float(np.nanmean(self.spread.spread)),
             "spread_ratio": _mean(self.spread.ratio),
@@ -108,13 +108,12 @@ def describe(
 ) -> Geometry:
     """Geometry of ``features`` (``(n, d)``) and, if given, of the linear head ``weight`` (``(K, d)``), ``bias`` (``(K,)``).
 
-    Features are those fed to the head, taken in evaluation mode. Sums are float64; nothing larger than one block of rows,
-    the class means, one d × d matrix and K × K tables is held (a covariance per class only where they are small).
+    Features are the inputs of the head in evaluation mode. Sums are float64. Memory holds one block of rows, the class means,
+    one d × d matrix and K × K tables (one covariance per class only if they are small).
 
     Args:
         margin_norms: ``(K,)`` norms of the head's rows before MARC. The average margin is then that of MARC's eq. 8.
-        logits: ``(n, K)``, used beside ``margin_norms``: calibrated logits that ``weight`` may not hold. Otherwise those of the
-            head count.
+        logits: ``(n, K)`` calibrated logits, used with ``margin_norms``; by default the logits of the head.
     Example:
         >>> import numpy as np
         >>> g = describe(np.eye(3).repeat(4, axis=0), np.arange(3).repeat(4), 3, weight=np.eye(3))
@@ -124,7 +123,7 @@ def describe(
     features = checks.float_matrix("features", features)
     y_true = checks.class_indices("y_true", y_true, num_classes, rows=len(features))
     if weight is None and bias is not None:
-        raise checks.InputError("bias was given without weight; pass both, or neither")
+        raise checks.InputError("bias also needs weight; pass both or neither")
     head = None if weight is None else check_head(weight, bias, num_classes, features.shape[1])
     norms = None if margin_norms is None else _positive_norms(margin_norms, num_classes)
     own = None
@@ -150,20 +149,21 @@ def describe(
 def _positive_norms(norms: Floats, num_classes: int) -> Float64s:
     vector = checks.float_vector("margin_norms", norms, length=num_classes)
     if vector.min() <= 0:
-        raise checks.InputError(f"margin_norms must be positive, got a smallest value of {vector.min():g}")
+        raise checks.InputError(f"margin_norms must be positive, got a minimum of {vector.min():g}")
     return vector
 
 
 def _notes(fisher: Fisher, support: Ints) -> tuple[str, ...]:
     notes = []
     if fisher.covariance == "pooled":
-        notes.append("Fisher separability uses one covariance pooled over classes.")
+        notes.append("Fisher separability uses one covariance matrix, pooled over classes.")
     if fisher.covariance == "none":
         notes.append(
-            f"Fisher separability is left out above {MAX_WIDTH} feature dimensions; project the features first."
+            f"Fisher separability is not computed above {MAX_WIDTH} feature dimensions; project the features first."
         )
     if support.max() > ANCHORS:
         notes.append(
-            f"Largest distances in classes above {ANCHORS} samples are to the {ANCHORS} samples farthest from the class mean."
+            f"In classes with more than {ANCHORS} samples, largest distances are measured to the {ANCHORS} samples farthest from "
+            "the class mean."
         )
     return tuple(notes)

@@ -1,5 +1,5 @@
 "use strict";
-// Everything shown is built with textContent, so a class named <script> is just a name.
+// All text is inserted with textContent, so a class named <script> is only a name.
 const data = JSON.parse(document.getElementById("data").textContent);
 const $ = (selector, root = document) => root.querySelector(selector);
 
@@ -14,7 +14,7 @@ function make(tag, attributes = {}, ...children) {
   return node;
 }
 
-// ------------------------------------------------------------------ how values look
+// ------------------------------------------------------------------ format of values
 const percent = (v, digits = 1) => (v === null ? "–" : (100 * v).toFixed(digits) + "\u00a0%");
 const points = (v) => (v === null ? "–" : (v > 0 ? "+" : v < 0 ? "−" : "±") + Math.abs(100 * v).toFixed(1));
 const significant = (v) => (v === null ? "–" : Math.abs(v) >= 1e5 || (v !== 0 && Math.abs(v) < 1e-3) ? v.toExponential(1) : String(+v.toPrecision(3)).replace("-", "−"));
@@ -143,17 +143,17 @@ function mountTable(host) {
   update();
 }
 
-// ------------------------------------------------------------------ confusions, both ways
+// ------------------------------------------------------------------ confusions in both directions
 const classes = data.tables.classes.data;
 const rowOf = new Map(classes.name.map((name, row) => [name, row]));
 const pairs = data.tables.pairs?.data;
-const pairRow = new Map(), takenFor = new Map(), mistakenFrom = new Map();
+const pairRow = new Map(), errorsOf = new Map(), errorsAs = new Map();
 if (pairs) {
   const push = (map, key, row) => (map.get(key) ?? map.set(key, []).get(key)).push(row);
   pairs.true.forEach((name, row) => {
     pairRow.set(name + "\u0001" + pairs.predicted[row], row);
-    push(takenFor, name, row);
-    push(mistakenFrom, pairs.predicted[row], row);
+    push(errorsOf, name, row);
+    push(errorsAs, pairs.predicted[row], row);
   });
 }
 const link = (name) => make("button", { class: "link", type: "button", onclick: () => openClass(name) }, name);
@@ -163,24 +163,24 @@ function direction(from, to) {
   const count = row === undefined ? 0 : pairs.count[row];
   const share = row === undefined ? 0 : pairs.share[row];
   return make("div", { class: "direction" },
-    make("span", {}, link(from), " taken for ", link(to)),
+    make("span", {}, link(from), " predicted as ", link(to)),
     make("div", { class: "meter" }, make("i", { style: { "--at": share } })),
-    make("span", { class: "small faint" }, row === undefined ? "not among the pairs kept in this page" : `${count.toLocaleString("en")} samples, ${percent(share)} of ${from}`));
+    make("span", { class: "small faint" }, row === undefined && !data.tables.pairs.complete ? "rare: not stored in this page" : `${count.toLocaleString("en")} samples, ${percent(share)} of ${from}`));
 }
 
 function topList(title, rows, side) {
   const items = (rows ?? []).slice().sort((a, b) => pairs.count[b] - pairs.count[a]).slice(0, 6)
     .map((row) => make("li", {}, link(pairs[side][row]), ` ${pairs.count[row].toLocaleString("en")}`));
-  return make("div", {}, make("h3", {}, title), items.length ? make("ol", {}, ...items) : make("p", { class: "small faint" }, "nothing"));
+  return make("div", {}, make("h3", {}, title), items.length ? make("ol", {}, ...items) : make("p", { class: "small faint" }, "none"));
 }
 
 function confusions(name) {
-  return make("div", { class: "lists" }, topList("is taken for", takenFor.get(name), "predicted"), topList("what is taken for it", mistakenFrom.get(name), "true"));
+  return make("div", { class: "lists" }, topList("Predicted instead", errorsOf.get(name), "predicted"), topList("Wrongly predicted as it", errorsAs.get(name), "true"));
 }
 
 function showPair(row) {
   const [a, b] = [pairs.true[row], pairs.predicted[row]];
-  $("#pair").replaceChildren(make("h3", {}, "Both ways"), direction(a, b), direction(b, a), make("h3", {}, a), confusions(a));
+  $("#pair").replaceChildren(make("h3", {}, "Both directions"), direction(a, b), direction(b, a), make("h3", {}, a), confusions(a));
 }
 
 // ------------------------------------------------------------------ one class
@@ -200,7 +200,7 @@ function openClass(name) {
   if (!dialog.open) dialog.showModal();
 }
 
-// Text between backticks is code.
+// Text between backticks is shown as code.
 const prose = (text) => text.split("`").map((part, i) => (i % 2 ? make("code", {}, part) : part));
 
 function cause(c) {
@@ -208,7 +208,7 @@ function cause(c) {
   return make("div", { class: "cause" },
     make("span", { class: "kind" }, c.kind),
     make("span", {}, ...prose(c.sentence)),
-    c.samples.length ? make("span", { class: "small faint" }, `rows to look at: ${rows}`) : null,
+    c.samples.length ? make("span", { class: "small faint" }, `rows to check: ${rows}`) : null,
     c.remedy ? make("span", { class: "remedy" }, ...prose(c.remedy)) : null);
 }
 
@@ -231,7 +231,7 @@ function mountDiagnoses(host) {
   draw();
 }
 
-// ------------------------------------------------------------------ figures, drawn when they come into view
+// ------------------------------------------------------------------ figures, drawn when they become visible
 const isDark = () => (document.documentElement.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
 const drawn = new Map();
 

@@ -1,0 +1,126 @@
+"""Unusual and malformed input: a right answer or one sentence, never a wrong answer and never a traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from classgap import Predictions, audit
+from classgap.checks import InputError
+from classgap.predictions import read_names, read_train_counts
+
+GOOD = "y_true,y_pred\na,a\nb,b\nb,a\n"
+
+
+def run(folder: Path, *arguments: str, stdout: int | None = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "classgap", *arguments]
+    return subprocess.run(command, cwd=folder, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False)
+
+
+def test_paths_are_literal(tmp_path: Path) -> None:
+    """``x[12].csv`` was read as a pattern, and gave the content of ``x1.csv``."""
+    (tmp_path / "x1.csv").write_text("y_true,y_pred\na,a\nb,b\n")
+    (tmp_path / "x[12].csv").write_text("y_true,y_pred\na,b\nb,b\n")
+    assert audit(tmp_path / "x[12].csv").overall.value == 0.5
+    with pytest.raises(InputError):
+        audit(tmp_path / "x*.csv")
+
+
+def test_duplicate_columns_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "two.csv").write_text("y_true,y_pred,y_pred\na,a,b\nb,b,b\n")
+    with pytest.raises(InputError, match="two columns named 'y_pred'"):
+        audit(tmp_path / "two.csv")
+
+
+def test_a_byte_order_mark_and_unicode_separators_do_not_change_names(tmp_path: Path) -> None:
+    (tmp_path / "names.txt").write_bytes("\ufeffa\nb\u2028c\nd\x0ce\r\n".encode())
+    assert read_names(tmp_path / "names.txt") == ["a", "b\u2028c", "d\x0ce"]
+
+
+@pytest.mark.parametrize(("name", "text"), [("c.csv", "class,count\na,1\na,2\n"), ("c.json", '{"a": 1, "a": 2}')])
+def test_a_class_may_be_counted_once(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match="'a' occurs twice"):
+        read_train_counts(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("y_true", "y_pred", "hint"),
+    [
+        (["eight", "nine"], ["Eight", "Nine"], "differ only in case or spaces"),
+        (["eight", "nine"], [" eight", " nine"], "differ only in case or spaces"),
+        ([0, 1, 1], [7, 8, 8], "no sample would be correct"),
+    ],
+)
+def test_labels_without_a_common_value_are_refused(y_true: list[object], y_pred: list[object], hint: str) -> None:
+    """Such a file passed every gate: all classes are equally bad, so there is no gap."""
+    with pytest.raises(InputError, match=f"no label in common.*{hint}"):
+        audit(y_true, y_pred)
+    assert audit([0, 0], [1, 1], class_names=["a", "b"]).overall.value == 0  # with names there is no doubt
+
+
+def test_a_regression_is_not_a_classification(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    values = np.round(rng.random((300, 2)), 3)
+    (tmp_path / "r.csv").write_text("y_true,y_pred\n" + "\n".join(f"{a},{b}" for a, b in values))
+    with pytest.raises(InputError, match="different decimal numbers"):
+        audit(tmp_path / "r.csv")
+
+
+@pytest.mark.parametrize("odd", ["\0", "\a", "\x1b[31m", "\x0b", "\n", "\ufffe", "\ud800", "\u2028"])
+def test_names_are_shown_with_printable_characters(odd: str, tmp_path: Path) -> None:
+    """Some aborted the process that renders figures; an escape sequence reached the terminal."""
+    name = f"a{odd}z"
+    report = audit([name, "b", "b"], [name, "b", name], train_counts={name: 7, "b": 9})
+    assert all(name.isprintable() for name in report.classes)
+    assert report.classes[0] not in ("az", name)
+    assert report.per_class["train_count"].tolist() == [7, 9]
+    assert "a" in report.to_markdown()
+
+
+def test_a_page_with_odd_names_is_written(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text('y_true,y_pred\n"a\a\x1b[31m","a\a\x1b[31m"\nb,b\nb,"a\a\x1b[31m"\n')
+    done = run(tmp_path, "audit", "p.csv", "--out", "report")
+    assert done.returncode == 0, done.stderr
+    assert "\x1b" not in done.stdout
+    assert (tmp_path / "report" / "report.html").stat().st_size > 10_000
+
+
+def test_names_that_are_numbers_in_another_order_are_names() -> None:
+    """Labels were taken for the names, and 0.043 was printed where 0.885 is true."""
+    y = np.arange(3).repeat(5)
+    assert audit(y, scores=5 * np.eye(3)[y], class_names=["1", "2", "0"]).overall.value == 1
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.float16])
+def test_scores_from_features_and_head_do_not_wrap_or_overflow(dtype: type) -> None:
+    features, weight = (np.eye(3) * 100).astype(dtype), (np.eye(3) * 100).astype(dtype)
+    found = Predictions.from_arrays([0, 1, 2], scores=features.astype(float) @ weight.T.astype(float))
+    assert audit(found).overall.value == 1
+
+
+def test_operating_system_errors_are_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text(GOOD)
+    done = run(tmp_path, "audit", "p.csv", "--out", "p.csv")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "p.csv" in done.stderr
+    assert (tmp_path / "p.csv").read_text() == GOOD
+    if os.path.exists("/dev/full"):
+        with open("/dev/full", "w") as full:
+            done = run(tmp_path, "audit", "p.csv", stdout=full.fileno())
+        assert (done.returncode, done.stderr) == (2, "classgap: No space left on device\n")
+
+
+def test_a_reader_who_leaves_is_not_a_failed_gate(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text(GOOD)
+    read, write = os.pipe()
+    os.close(read)
+    done = run(tmp_path, "audit", "p.csv", stdout=write)
+    os.close(write)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
