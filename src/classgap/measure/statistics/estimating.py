@@ -43,8 +43,8 @@ def estimate_metrics(
 ) -> Estimates:
     """All estimates from the counts of the classes; classes without samples are excluded.
 
-    The three values of a third (own ranking, corrected, cross-fitted) estimate the same true number; for the hard third, the first
-    is too low and the last too high. They share one interval.
+    The three values of a third (own ranking, corrected, cross-fitted) estimate the same true number; for the hard third, the
+    first is too low and the last too high. They share one interval.
 
     Args:
         draws: Number of posterior draws for the ``*_corrected`` values.

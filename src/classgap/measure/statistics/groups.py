@@ -17,8 +17,8 @@ Remainder = Literal["first", "last"]
 
 RANKINGS: Mapping[str, str] = {
     "own": "classes ranked by their accuracy on the same samples, as in most papers; too extreme because of sampling noise",
-    "reference": "classes ranked by another model; if it uses the same samples, any new training run looks better on the hard third",
-    "cross": "classes ranked on half of the samples and measured on the other half, mean over splits; no bias by selection, less exact ranks",
+    "reference": "classes ranked by another model; on the same samples, any new run looks better on the hard third",
+    "cross": "classes ranked on one half of the samples and measured on the other half; no selection bias, but less exact ranks",
     "frequency": "classes grouped by their number of training samples",
 }
 
@@ -97,7 +97,7 @@ def cross_fit(
     remainder: Remainder = "first",
     weights: Float64s | None = None,
 ) -> CrossFit:
-    """Rank classes on one half of the samples, measure them on the other, exchange the halves, and average over random ``splits``.
+    """Rank classes on one half of the samples, measure them on the other, swap, and average over random ``splits``.
 
     Samples come as cells: ``count[i]`` samples of class ``class_of[i]`` share ``ranked_by[i]`` (their mean ranks the
     class) and the ``outcomes[i]`` to average. Each sample is assigned to a half independently, so
