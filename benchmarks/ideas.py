@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from classgap.losses import within_class_scatter
+from classgap.losses.class_scatter import within_class_scatter
 from classgap.suites.records import read_records
 
 RESULTS = Path(__file__).resolve().parent / "evidence" / "ideas" / "results.jsonl"

@@ -10,8 +10,9 @@ declaration.
 # %%
 # The loss
 # --------
-# ``per_sample`` returns the loss of each sample for hard labels. Soft targets, checks of the arguments, half precision and the
-# mean come from the base class.
+# ``per_sample`` returns the loss of each sample for hard labels. It gets the arguments of the call as one value:
+# ``batch.logits``, ``batch.target`` and, where given, ``batch.features``, ``batch.index`` and ``batch.epoch``. Soft targets,
+# checks of the arguments, half precision and the mean come from the base class.
 
 from classgap.losses import ClassLoss
 from classgap.registry import Float, method
@@ -32,10 +33,10 @@ class EntropyBonusLoss(ClassLoss):
         super().__init__(num_classes)
         self.beta = beta
 
-    def per_sample(self, logits, target, *_):
-        log_p = logits.log_softmax(dim=1)
+    def per_sample(self, batch):
+        log_p = batch.logits.log_softmax(dim=1)
         entropy = -(log_p.exp() * log_p).sum(dim=1)
-        return -log_p.gather(1, target[:, None])[:, 0] - self.beta * entropy
+        return -log_p.gather(1, batch.target[:, None])[:, 0] - self.beta * entropy
 
 
 # %%
@@ -46,13 +47,13 @@ class EntropyBonusLoss(ClassLoss):
 import tempfile
 
 import classgap
-from classgap.training import TrainConfig, train
 
 settings = ["data=digits", "data.per_class=40", "model=mlp-64", "batch=50", "epochs=15"]
 reports = {}
 with tempfile.TemporaryDirectory() as folder:
     for name, chosen in {"cross-entropy": "cross_entropy", "own": "entropy_bonus"}.items():
-        result = train(TrainConfig().override([*settings, f"method={chosen}"]), f"{folder}/{name}", accelerator="cpu")
+        run = [*settings, f"method={chosen}"]
+        result = classgap.train(folder=f"{folder}/{name}", settings=run, accelerator="cpu")
         reports[name] = classgap.audit(result.test.y_true, scores=result.test.scores)
 classgap.compare(reports["cross-entropy"], reports["own"])
 

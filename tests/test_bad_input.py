@@ -72,9 +72,23 @@ def test_a_regression_is_not_a_classification(tmp_path: Path) -> None:
         audit(tmp_path / "r.csv")
 
 
-def test_a_lone_surrogate_in_a_name_is_named() -> None:
-    with pytest.raises(InputError, match="not valid Unicode"):
-        audit(["a\ud800", "b"], ["a\ud800", "b"])
+@pytest.mark.parametrize("odd", ["\0", "\a", "\x1b[31m", "\x0b", "\n", "\ufffe", "\ud800", "\u2028"])
+def test_names_are_shown_with_printable_characters(odd: str, tmp_path: Path) -> None:
+    """Some aborted the process that renders figures; an escape sequence reached the terminal."""
+    name = f"a{odd}z"
+    report = audit([name, "b", "b"], [name, "b", name], train_counts={name: 7, "b": 9})
+    assert all(name.isprintable() for name in report.classes)
+    assert report.classes[0] not in ("az", name)
+    assert report.per_class["train_count"].tolist() == [7, 9]
+    assert "a" in report.to_markdown()
+
+
+def test_a_page_with_odd_names_is_written(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text('y_true,y_pred\n"a\a\x1b[31m","a\a\x1b[31m"\nb,b\nb,"a\a\x1b[31m"\n')
+    done = run(tmp_path, "audit", "p.csv", "--out", "report")
+    assert done.returncode == 0, done.stderr
+    assert "\x1b" not in done.stdout
+    assert (tmp_path / "report" / "report.html").stat().st_size > 10_000
 
 
 def test_names_that_are_numbers_in_another_order_are_names() -> None:

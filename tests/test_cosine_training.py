@@ -20,7 +20,7 @@ from classgap.heads import CosineHead, FeatureTap, cosine_heads
 from classgap.losses import MR2Loss
 from classgap.models import build_model
 from classgap.suites.jobs import job_key
-from classgap.training import Progress, TrainConfig, train
+from classgap.training import TrainConfig, TrainProgress, train
 from classgap.training.run import start
 
 SMALL = ["data.per_class=13", "epochs=3", "batch=24", "optim.lr=0.05", "model=mlp-16"]
@@ -191,7 +191,7 @@ class Killed(Exception):
 def test_a_run_cut_off_continues_bit_for_bit(tmp_path: Path, settings: list[str], stop: int) -> None:
     config = [COSINE, "checkpoint_steps=2", "model=resnet20", "data.per_class=4", "batch=10", *settings]
 
-    def cut(position: Progress) -> None:
+    def cut(position: TrainProgress) -> None:
         if position.step == stop and not position.note:
             raise Killed
 
@@ -324,7 +324,7 @@ def test_fix_folds_a_cosine_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(SystemExit) as done:
         main()
     assert not done.value.code
-    assert "tau_norm (the rows of the head are equally long" in (tmp_path / "fixed" / "methods.md").read_text()
+    assert "tau_norm (all rows of the head have the same norm" in (tmp_path / "fixed" / "methods.md").read_text()
     head = load_file(tmp_path / "fixed" / "head.safetensors")
     method = posthoc.load(tmp_path / "fixed" / "method")
     with np.load(file) as saved:

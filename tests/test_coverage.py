@@ -77,15 +77,10 @@ def committed() -> list[dict]:
     return json.loads(simulation.RESULTS.read_text())["results"]
 
 
-measured = pytest.mark.skipif(not simulation.RESULTS.exists(), reason="run: python benchmarks/coverage.py --write")
-
-
-@measured
 def test_the_committed_table_is_that_of_the_committed_results():
     assert simulation.PAGE.read_text() == simulation.page(), "run: python benchmarks/coverage.py --page"
 
 
-@measured
 def test_committed_coverage_and_false_claims_are_within_the_promise():
     results = committed()
     for names in (("balanced",), simulation.RANKED):

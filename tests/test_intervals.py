@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
+from classgap.measure.statistics.estimating import estimate_metrics
 from classgap.measure.statistics.intervals import bootstrap_accuracy, clopper_pearson, mean_interval, wilson, z_value
 from reference import metrics as reference
 
@@ -87,3 +88,28 @@ def test_bootstrap_skips_absent_classes_and_repeats_with_its_seed():
     assert np.isnan(low[1])
     assert np.isnan(high[1])
     np.testing.assert_array_equal(low, bootstrap_accuracy(correct, support, seed=3)[0])
+
+
+def _estimated(correct: list[int], support: list[int]) -> dict:
+    rng = np.random.default_rng(0)
+    return estimate_metrics(np.array(correct), np.array(support), confidence=0.95, draws=100, rng=rng).metrics
+
+
+def test_no_error_seen_does_not_mean_no_spread():
+    """Classes at .96, .98 and 1 make no error in 30 samples each with probability .16; the deviation was then taken for 0."""
+    found = _estimated([30, 30, 30], [30, 30, 30])
+    assert found["std"].high > 0.0163
+    assert found["gini"].high > 0.0091
+
+
+def test_a_class_of_five_right_by_luck_is_no_inequality():
+    found = _estimated([30, 5], [50, 5])
+    assert found["gini"].low == 0
+    assert found["std"].low < 0.05
+
+
+def test_one_sample_that_is_right_may_belong_to_a_bad_class():
+    """The truth .1 for the last class makes the harmonic mean .33."""
+    found = _estimated([950, 90, 8, 3, 1], [1000, 100, 10, 3, 1])
+    assert found["harmonic_mean"].low < 0.33
+    assert found["geometric_mean"].low < 0.55

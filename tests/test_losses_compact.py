@@ -15,9 +15,9 @@ from classgap.losses import (
     RangeLoss,
     SpreadoutLoss,
     SqueezeLoss,
-    range_terms,
     spreadout_penalty,
 )
+from classgap.losses.range_loss import range_terms
 from reference import compact
 
 K, D = 5, 6

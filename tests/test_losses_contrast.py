@@ -13,20 +13,11 @@ from torch.nn import functional as F
 
 from classgap.checks import InputError
 from classgap.heads import CosineHead, FeatureTap
-from classgap.losses import (
-    BalancedSoftmaxLoss,
-    BCLLoss,
-    DBMLoss,
-    DROLTLoss,
-    GMLLoss,
-    MR2Loss,
-    SupConLoss,
-    balanced_contrast,
-    class_log_mean_exp,
-    queue_sizes,
-    robust_centroid_contrast,
-    supervised_contrast,
-)
+from classgap.losses import BalancedSoftmaxLoss, BCLLoss, DBMLoss, DROLTLoss, GMLLoss, LossBatch, MR2Loss, SupConLoss
+from classgap.losses.bcl import balanced_contrast
+from classgap.losses.dro_lt import robust_centroid_contrast
+from classgap.losses.gml import class_log_mean_exp, queue_sizes
+from classgap.losses.supcon import supervised_contrast
 from reference import contrast
 
 K, D = 5, 6
@@ -234,7 +225,7 @@ def test_dro_lt_learns_its_radii_and_follows_the_centroids():
 def test_dro_lt_centroids_of_a_pass_stay_for_the_epoch():
     logits, target, features = batch()
     criterion = DROLTLoss(K, D, centroids="epoch").double()
-    criterion.start_epoch(0, lambda: iter([(logits, target, features, torch.arange(10))]))
+    criterion.start_epoch(0, lambda: iter([LossBatch(logits, target, features, torch.arange(10))]))
     before = criterion.centroids.mean.clone()
     criterion(logits, target, features + 4)
     assert torch.equal(criterion.centroids.mean, before)
@@ -331,11 +322,11 @@ def test_gml_queue_keeps_the_newest_keys_of_each_class():
     keys = torch.arange(size + 3.0)[:, None].expand(-1, D).double()
     target = torch.full((len(keys),), 4)
     for rows in torch.arange(len(keys)).split(2):
-        criterion.queue.remember(keys[rows], target[rows], rows)
+        criterion.queue.store(keys[rows], target[rows], rows)
     of_class = criterion.queue.labels == 4
     assert sorted(criterion.queue.key_index[of_class].tolist()) == list(range(3, size + 3))
     at_once = build_gml(least=2)
-    at_once.queue.remember(keys, target, torch.arange(len(keys)))
+    at_once.queue.store(keys, target, torch.arange(len(keys)))
     assert sorted(at_once.queue.key_index[of_class].tolist()) == list(range(3, size + 3))
     assert not criterion.queue.filled[~of_class].any()
 

@@ -16,14 +16,13 @@ from classgap.losses import (
     DBMLoss,
     DRWLoss,
     LDAMLoss,
+    LossBatch,
     SphereFaceLoss,
-    arcface_cosine,
-    dbm_cosine,
-    dbm_margins,
     effective_number_weights,
-    ldam_margins,
-    sphereface_cosine,
 )
+from classgap.losses.arcface import arcface_cosine, sphereface_cosine
+from classgap.losses.dbm import dbm_cosine, dbm_margins
+from classgap.losses.ldam import ldam_margins
 from reference import cosine as reference
 from reference import margin
 
@@ -203,7 +202,7 @@ def test_drw_switches_from_the_base_loss_to_weights():
     assert criterion.start_at == 8
     torch.testing.assert_close(criterion(cosines, target, epoch=7), base(cosines, target))
     weights = effective_number_weights(torch.tensor(COUNTS), 0.9999)[target]
-    losses = base.per_sample(cosines, target, None, None, None)
+    losses = base.per_sample(LossBatch(cosines, target))
     expected = (weights * losses).sum() / weights.sum()
     torch.testing.assert_close(criterion(cosines, target, epoch=8), expected, rtol=1e-6, atol=0)
     criterion.weight_norm = "batch"

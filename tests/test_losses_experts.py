@@ -11,7 +11,8 @@ from torch.nn import functional as F
 from classgap import registry
 from classgap.checks import InputError
 from classgap.heads import FeatureTap
-from classgap.losses import BalancedSoftmaxLoss, LearningFromFailureLoss, NCLLoss, mutual_distillation
+from classgap.losses import BalancedSoftmaxLoss, LearningFromFailureLoss, NCLLoss
+from classgap.losses.ncl import mutual_distillation
 from classgap.models import Experts
 from reference import experts
 

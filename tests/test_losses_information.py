@@ -10,7 +10,8 @@ import torch
 from torch.nn import functional as F
 
 from classgap.checks import InputError
-from classgap.losses import CMICLoss, ConfusionalSpectralLoss, concentration, confusion_direction, separation
+from classgap.losses import CMICLoss, ConfusionalSpectralLoss, LossBatch, confusion_direction
+from classgap.losses.cmic import concentration, separation
 from reference import information
 
 K = 4
@@ -64,7 +65,7 @@ def test_no_errors_mean_no_weights():
 def training_pass(logits, target):
     def iterate():
         for rows in torch.arange(len(target)).split(5):
-            yield logits[rows], target[rows], torch.zeros(len(rows), 1), rows
+            yield LossBatch(logits[rows], target[rows], torch.zeros(len(rows), 1), rows)
 
     return iterate
 

@@ -8,7 +8,9 @@ import torch
 from torch.nn import functional as F
 
 from classgap.checks import InputError
-from classgap.losses import EQLLoss, SeesawLoss, margin_ce, seesaw_margins
+from classgap.losses import EQLLoss, LossBatch, SeesawLoss
+from classgap.losses.logit_margin import margin_ce
+from classgap.losses.seesaw import seesaw_margins
 from reference import margin
 
 COUNTS = [500, 200, 80, 20, 5]
@@ -55,7 +57,7 @@ def test_eql_draws_while_training_and_averages_in_evaluation():
     logits, target = torch.zeros(20_000, 5), torch.zeros(20_000, dtype=torch.long)
     criterion = EQLLoss(5, gamma=0.9, threshold=0.05, class_counts=COUNTS)  # classes 3 and 4 are rare
     torch.manual_seed(0)
-    kept = criterion.per_sample(logits, target, None, None, None).exp() - 3  # rare classes still compared with
+    kept = criterion.per_sample(LossBatch(logits, target)).exp() - 3  # rare classes still compared with
     assert set(kept.round().tolist()) == {0.0, 1.0, 2.0}
     assert kept.mean().item() == pytest.approx(0.2, abs=0.02)
     criterion.eval()

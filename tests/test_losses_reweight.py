@@ -9,13 +9,9 @@ import torch
 from torch.nn import functional as F
 
 from classgap.checks import InputError
-from classgap.losses import (
-    ClassBalancedLoss,
-    FocalLoss,
-    effective_number_weights,
-    focal_cross_entropy,
-    sigmoid_cross_entropy,
-)
+from classgap.losses import ClassBalancedLoss, FocalLoss, effective_number_weights
+from classgap.losses.class_balanced import sigmoid_cross_entropy
+from classgap.losses.focal import focal_cross_entropy
 from reference import reweight
 
 CIFAR10_LT = [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]

@@ -10,7 +10,8 @@ import torch
 from torch.nn import functional as F
 
 from classgap.checks import InputError
-from classgap.losses import FairDROLoss, GroupDROLoss, chi_square_weights
+from classgap.losses import FairDROLoss, GroupDROLoss, LossBatch
+from classgap.losses.fair_dro import chi_square_weights
 from reference import robust
 
 COUNTS = [500, 200, 80, 20, 5]
@@ -150,14 +151,14 @@ def test_fair_dro_follows_running_class_losses():
 
 
 def test_fair_dro_by_epoch_measures_the_training_set():
-    data = [(z, y, None, None) for z, y in batches()]
+    data = [LossBatch(z, y) for z, y in batches()]
     criterion = FairDROLoss(5, rho=0.05, project=False, update="epoch", epochs=4)
     (logits, target), *_ = batches()
     with pytest.raises(InputError, match=r"needs criterion\.start_epoch"):
         criterion(logits, target)
     criterion.start_epoch(0, lambda: iter(data))
     torch.testing.assert_close(criterion.q, torch.full((5,), 0.2))
-    all_logits, all_targets = torch.cat([b[0] for b in data]), torch.cat([b[1] for b in data])
+    all_logits, all_targets = torch.cat([b.logits for b in data]), torch.cat([b.target for b in data])
     means = robust.class_means(all_logits.numpy(), all_targets.tolist(), 5)
     means = np.where(np.isnan(means), np.nanmean(means), means)  # an absent class counts as average
     worst = robust.chi_square_weights(means, 0.05, project=False)

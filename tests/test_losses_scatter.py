@@ -8,7 +8,8 @@ import torch
 from torch.nn import functional as F
 
 from classgap.checks import InputError
-from classgap.losses import CompactLogitsLoss, MR2Loss, within_class_scatter
+from classgap.losses import CompactLogitsLoss, MR2Loss
+from classgap.losses.class_scatter import within_class_scatter
 from reference import mr2 as reference
 
 K = 6
@@ -122,7 +123,7 @@ def test_no_table_has_as_many_rows_as_there_are_classes():
 @pytest.mark.parametrize("as_tensors", [False, True])
 def test_both_terms_in_one_step_are_their_sum(monkeypatch, fit_power, options, as_tensors):
     """Value, parts and gradient of the single step are those of the two terms added up, as for soft targets."""
-    monkeypatch.setattr("classgap.batchstats.arrays.on_host", lambda tensor: not as_tensors)
+    monkeypatch.setattr("classgap.batchstats.backend.on_host", lambda tensor: not as_tensors)
     (logits, target), features = batch(), 2 * torch.randn(15, 4, dtype=torch.float64)
     single, apart = (CompactLogitsLoss(K, lam=0.3, fit_power=fit_power, **options).double() for _ in range(2))
     one = single(logits, target, features)

@@ -8,9 +8,10 @@ import pytest
 from classgap import Predictions
 from classgap.checks import InputError
 from classgap.measure import audit, compare
-from classgap.posthoc import RULES, GapDial, fix
+from classgap.posthoc import RULES, FixReport, GapDial, fix
 from classgap.posthoc.estimators.base import balanced_accuracy
 from classgap.posthoc.estimators.gap_dial import STRENGTHS, _Base, _Contest
+from classgap.posthoc.fix_report import Candidate
 from classgap.posthoc.fixing import applicable
 from classgap.posthoc.held_out import HeldOut
 from classgap.posthoc.selection import choose, fold_numbers, splits
@@ -168,6 +169,25 @@ def test_rules_choose_what_they_say() -> None:
     assert choose({"bold": candidates["bold"]}) is None
     with pytest.raises(InputError, match="did you mean 'best_hard'"):
         choose(candidates, "best_hrd")
+
+
+def test_what_the_rule_rejected_is_said_with_the_reason() -> None:
+    """ "Nothing helps beyond noise" was printed beside a row with a significant gain on the hard classes."""
+    gain, noise, costly = outcome(40, 0, 0), outcome(2, 0, 0), outcome(40, -18, -60)
+    dial = GapDial()
+    candidates = {
+        "picked": Candidate("picked", dial, selection=gain, report=noise),
+        "costly": Candidate("costly", dial, selection=costly, report=gain),
+        "second": Candidate("second", dial, selection=noise, report=gain),
+    }
+    before = Predictions.from_arrays([0, 1, 2], scores=np.eye(3) * 5)
+    result = FixReport(before, candidates, {}, "picked", "hard_if_overall_holds", np.arange(3))
+    assert set(result.rejected) == {"costly", "second"}
+    assert "significantly lower in cross-fitting" in result.rejected["costly"]
+    assert "another method has a larger gain" in result.rejected["second"]
+    assert "hard_if_overall_holds chose picked" in result.verdict
+    assert "costly: its balanced accuracy is significantly lower" in result.verdict
+    assert "best_hard" in result.verdict
 
 
 def task_predictions(task: Task) -> Predictions:

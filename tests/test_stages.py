@@ -18,7 +18,7 @@ from classgap import posthoc
 from classgap.checks import InputError
 from classgap.data import Batches, Normalise, Split, mixup, policies
 from classgap.samplers import ClassBalancedSampler
-from classgap.training import Progress, TrainConfig, train
+from classgap.training import TrainConfig, TrainProgress, train
 from classgap.training.epoch import read_log
 from reference import posthoc as reference
 
@@ -49,9 +49,9 @@ class Killed(Exception):
     pass
 
 
-def kill_at(phase: str, step: int) -> Any:
-    def watch(position: Progress) -> None:
-        if position.phase == phase and position.step == step and not position.note:
+def kill_at(stage: str, step: int) -> Any:
+    def watch(position: TrainProgress) -> None:
+        if position.stage == stage and position.step == step and not position.note:
             raise Killed
 
     return watch
@@ -80,9 +80,9 @@ def kill_at(phase: str, step: int) -> Any:
 def test_a_run_killed_in_any_stage_continues_bit_for_bit(
     tmp_path: Path, settings: list[str], cuts: list[tuple[str, int]]
 ) -> None:
-    for phase, step in cuts:
+    for stage, step in cuts:
         with pytest.raises(Killed):
-            run(tmp_path / "cut", *CONVOLUTIONS, *settings, watch=kill_at(phase, step), resume=True)
+            run(tmp_path / "cut", *CONVOLUTIONS, *settings, watch=kill_at(stage, step), resume=True)
     resumed = run(tmp_path / "cut", *CONVOLUTIONS, *settings, resume=True)
     whole = run(tmp_path / "whole", *CONVOLUTIONS, *settings)
     assert equal(weights(tmp_path / "cut"), weights(tmp_path / "whole"))

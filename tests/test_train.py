@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from classgap.checks import InputError
-from classgap.training import Progress, TrainConfig, train
+from classgap.training import TrainConfig, TrainProgress, train
 from waiting import SECONDS, started, wait_until
 
 SMALL = ["data.per_class=13", "epochs=3", "batch=24", "optim.lr=0.05", "model=mlp-16"]
@@ -156,7 +156,7 @@ class Killed(Exception):
 def test_a_run_cut_off_continues_bit_for_bit(tmp_path: Path, method: str, stop: int) -> None:
     settings = (f"method={method}", "checkpoint_steps=2", "model=resnet20", "data.per_class=6", "batch=10")
 
-    def cut(position: Progress) -> None:
+    def cut(position: TrainProgress) -> None:
         if position.step == stop:
             raise Killed
 
@@ -179,7 +179,7 @@ def test_resume_after_kill_9_is_bit_identical(tmp_path: Path) -> None:
     reached = saved["position"]["epoch"]
     assert reached >= 4
 
-    def stop_there(position: Progress) -> None:
+    def stop_there(position: TrainProgress) -> None:
         if position.epoch == reached + 2:
             raise Killed
 
@@ -290,15 +290,16 @@ def test_bad_names_cost_nothing(tmp_path: Path, settings: list[str], message: st
 
 def test_a_loss_that_learns_is_trained_and_resumed(tmp_path: Path) -> None:
     from classgap import registry
-    from classgap.losses import ClassLoss
+    from classgap.losses import ClassLoss, LossBatch
 
     class Learned(ClassLoss):
         def __init__(self, num_classes: int) -> None:
             super().__init__(num_classes)
             self.log_scale = torch.nn.Parameter(torch.zeros(()))
 
-        def per_sample(self, logits: Any, target: Any, *_: Any) -> torch.Tensor:
-            return torch.nn.functional.cross_entropy(logits * self.log_scale.exp(), target, reduction="none")
+        def per_sample(self, batch: LossBatch) -> torch.Tensor:
+            logits = batch.logits * self.log_scale.exp()
+            return torch.nn.functional.cross_entropy(logits, batch.target, reduction="none")
 
     registry.method("learned_scale_for_tests", kind="loss", family="test", paper="—")(Learned)
     try:

@@ -17,7 +17,7 @@ from classgap.data import load_data
 from classgap.heads import CosineHead, FeatureTap
 from classgap.losses import BCLLoss
 from classgap.models import CausalNormHead, build_model
-from classgap.training import Progress, TrainConfig, train
+from classgap.training import TrainConfig, TrainProgress, train
 from classgap.training.run import start
 from test_causal import reference
 
@@ -39,7 +39,7 @@ class Killed(Exception):
 
 
 def check_resumed(folder: Path, *settings: str) -> None:
-    def cut(position: Progress) -> None:
+    def cut(position: TrainProgress) -> None:
         if position.step == 5:
             raise Killed
 

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from classgap.losses import ClassLoss
+from classgap.losses import ClassLoss, LossBatch
 from classgap.registry import Float, method
 
 
@@ -33,7 +33,7 @@ class ConfidencePenaltyLoss(ClassLoss):
         super().__init__(num_classes)
         self.beta = beta
 
-    def per_sample(self, logits: Tensor, target: Tensor, *_: object) -> Tensor:
-        log_p = logits.log_softmax(dim=1)
+    def per_sample(self, batch: LossBatch) -> Tensor:
+        log_p = batch.logits.log_softmax(dim=1)
         entropy = -(log_p.exp() * log_p).sum(dim=1)
-        return -log_p.gather(1, target[:, None])[:, 0] - self.beta * entropy
+        return -log_p.gather(1, batch.target[:, None])[:, 0] - self.beta * entropy

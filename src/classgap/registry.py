@@ -4,7 +4,8 @@
             space={"tau": Float(0.1, 3.0, default=1.0, log=True)}, reduces_to=("cross_entropy", {"tau": 0.0}))
     class LogitAdjustedLoss(ClassLoss): ...
 
-Declaring a class here exports it, names it on the command line, gives it a row in the docs and runs the shared tests on it.
+The declaration names the class on the command line, gives it a row in the docs and runs the shared tests on it, as soon as the
+package of its kind imports its module: a loss of this package is imported in ``classgap/losses/__init__.py``.
 
 A method of another package is found when that package names it as an entry point of the group ``classgap.methods.KIND``. Its
 module is imported when the method is asked for by name, or when all methods of that kind are listed. ::

@@ -2,20 +2,27 @@
 
 from classgap.batchstats.collectives import all_reduce_sum, gather_rows, gather_with_gradient, is_distributed
 from classgap.batchstats.moments import SPREADS, ClassMoments, Spread
-from classgap.batchstats.pairs import ClassPairs, ClassRuns, add_along_pairs, centred_company, class_pairs, class_runs
+from classgap.batchstats.pairs import (
+    BatchClasses,
+    ClassPairs,
+    add_along_pairs,
+    batch_classes,
+    centred_rows,
+    class_pairs,
+)
 from classgap.batchstats.sums import class_sums, squared_norms
 
 __all__ = [
     "SPREADS",
+    "BatchClasses",
     "ClassMoments",
     "ClassPairs",
-    "ClassRuns",
     "Spread",
     "add_along_pairs",
     "all_reduce_sum",
-    "centred_company",
+    "batch_classes",
+    "centred_rows",
     "class_pairs",
-    "class_runs",
     "class_sums",
     "gather_rows",
     "gather_with_gradient",

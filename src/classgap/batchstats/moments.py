@@ -7,9 +7,9 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from classgap.batchstats.arrays import Array, as_array, as_tensor, library
+from classgap.batchstats.backend import Array, as_array, as_tensor, library
 from classgap.batchstats.collectives import gather_rows, is_distributed
-from classgap.batchstats.pairs import ClassPairs, ClassRuns, centred_company, class_runs
+from classgap.batchstats.pairs import BatchClasses, ClassPairs, batch_classes, centred_rows
 from classgap.batchstats.sums import squared_norms
 from classgap.checks import InputError, number, one_of
 
@@ -67,7 +67,7 @@ class ClassMoments(nn.Module):
         self._width: int | None = None
 
     def forward(self, features: Tensor, target: Tensor) -> None:
-        """Take in a batch while in training mode."""
+        """Add a batch while in training mode."""
         if self.training:
             self.update(features, target)
 
@@ -77,12 +77,12 @@ class ClassMoments(nn.Module):
         target: Tensor,
         *,
         norms: Tensor | None = None,
-        runs: ClassRuns | None = None,
+        present: BatchClasses | None = None,
         pairs: ClassPairs | None = None,
     ) -> None:
-        """Take in the batches of all ranks. A collective: every rank calls it, also one without samples.
+        """Add the batches of all ranks. A collective: every rank calls it, also one without samples.
 
-        ``norms``, ``runs`` and ``pairs`` of this batch, where they are at hand, spare passes over it.
+        ``norms``, ``present`` and ``pairs`` of this batch save passes over it where the caller has them already.
         """
         features = features.detach() if self.spread is None else features.detach().to(self.sums.dtype)
         norms = squared_norms(features, self.p) if norms is None else norms.detach()
@@ -91,7 +91,7 @@ class ClassMoments(nn.Module):
             torch.ops.classgap.update_moments(state, features, target, norms, self.decay, self.spread)
             return
         self._check_width(features.shape[1])
-        update_moments(state, features, target, norms, self.decay, self.spread, runs, pairs)
+        update_moments(state, features, target, norms, self.decay, self.spread, present, pairs)
 
     @property
     def second(self) -> Tensor:
@@ -144,44 +144,44 @@ def update_moments(
     norms: Tensor,
     decay: float,
     spread: str | None,
-    runs: ClassRuns | None = None,
+    present: BatchClasses | None = None,
     pairs: ClassPairs | None = None,
 ) -> None:
     """Write one batch into the buffers of :class:`ClassMoments`; only rows of touched classes are visited."""
     if is_distributed():  # statistics are those of the one batch that all ranks form together
-        target, norms, runs, pairs = gather_rows(target), gather_rows(norms), None, None
+        target, norms, present, pairs = gather_rows(target), gather_rows(norms), None, None
         features = features if spread is None else gather_rows(features)
-    if runs is None:
-        runs = class_runs(target) if pairs is None else pairs.runs
+    if present is None:
+        present = batch_classes(target) if pairs is None else pairs.present
     sums, pooled = (as_array(part) for part in state)
-    total = library(sums).bincount(runs.slot, as_array(norms), len(runs.classes))
-    scatter = None if spread is None else _scatter(features, runs, pairs)
+    total = library(sums).bincount(present.slot, as_array(norms), len(present.classes))
+    scatter = None if spread is None else _scatter(features, present, pairs)
     if spread == "ema":
-        touched = _moving_averages(sums[runs.classes], total / runs.size, scatter / runs.size, decay)
+        touched = _moving_averages(sums[present.classes], total / present.size, scatter / present.size, decay)
     else:
-        touched = sums[runs.classes] * decay
+        touched = sums[present.classes] * decay
         touched[:, _NORM] += total
-        touched[:, _COUNT] += runs.size
+        touched[:, _COUNT] += present.size
     if spread == "ratio":
         touched[:, _SCATTER] += scatter
-        touched[:, _FREEDOM] += runs.size - 1
+        touched[:, _FREEDOM] += present.size - 1
     if scatter is not None:
         pooled *= decay
         pooled[0] += scatter.sum()
-        pooled[1] += (runs.size - 1).sum()
-    sums[runs.classes] = touched
+        pooled[1] += (present.size - 1).sum()
+    sums[present.classes] = touched
     if state[0].dtype is torch.bfloat16:  # NumPy has no view of it, only a copy
         state[0].copy_(as_tensor(sums, state[0]))
         state[1].copy_(as_tensor(pooled, state[1]))
 
 
-def _scatter(features: Tensor, runs: ClassRuns, pairs: ClassPairs | None) -> Array:
+def _scatter(features: Tensor, present: BatchClasses, pairs: ClassPairs | None) -> Array:
     """Sum of squared deviations from the class mean in the batch, for each class of the batch."""
     if pairs is not None:  # Σ‖φ − m‖² = Σ of squared distances over pairs / b
-        slot, values, divisor = runs.slot[pairs.first], pairs.squared_distance, runs.size
-        return library(values).bincount(slot, values, len(runs.size)) / divisor
-    company = centred_company(features, runs)
-    return library(runs.size).bincount(company.slot, as_array(squared_norms(company.centred)), len(runs.size))
+        slot, values, divisor = present.slot[pairs.first], pairs.squared_distance, present.size
+        return library(values).bincount(slot, values, len(present.size)) / divisor
+    centred = centred_rows(features, present)
+    return library(present.size).bincount(centred.slot, as_array(squared_norms(centred.values)), len(present.size))
 
 
 def _moving_averages(old: Array, second: Array, deviation: Array, decay: float) -> Array:

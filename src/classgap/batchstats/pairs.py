@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from classgap.batchstats.arrays import Array, as_array, as_indices, as_tensor, beside, library
+from classgap.batchstats.backend import Array, arrays_like, as_array, as_indices, as_tensor, library
 from classgap.batchstats.sums import squared_norms
 
 _CHUNK = 2**22  # numbers held at once while forming differences: 16 MB in float32
 
 
-class ClassRuns(NamedTuple):
+class BatchClasses(NamedTuple):
     """The classes of a batch."""
 
     classes: Array
@@ -22,26 +22,26 @@ class ClassRuns(NamedTuple):
     size: Array
     """:math:`(U,)` number of rows of each."""
     slot: Array
-    """:math:`(N,)` which of them each row belongs to."""
+    """:math:`(N,)` the position of the label of each row in ``classes``."""
 
 
-class Company(NamedTuple):
-    """The rows of a batch whose class has others in it, centred."""
+class CentredRows(NamedTuple):
+    """The rows of a batch whose class has at least two rows in it, minus the mean of their class."""
 
-    place: Tensor
-    """:math:`(M,)` rows of the batch."""
+    position: Tensor
+    """:math:`(M,)` their positions in the batch."""
     slot: Array
-    """:math:`(M,)` which of the batch's classes each belongs to."""
+    """:math:`(M,)` the position of the class of each row in :attr:`BatchClasses.classes`."""
     size: Array
     """:math:`(M,)` number of rows of that class."""
-    centred: Tensor
-    """:math:`(M, d)` the rows less the mean of their class."""
+    values: Tensor
+    """:math:`(M, d)` the rows minus the mean of their class."""
 
 
 class ClassPairs(NamedTuple):
     """All unordered pairs of rows with equal labels."""
 
-    runs: ClassRuns
+    present: BatchClasses
     first: Array
     """:math:`(P,)` rows of the batch."""
     second: Array
@@ -49,17 +49,17 @@ class ClassPairs(NamedTuple):
     squared_distance: Array
     """:math:`(P,)` between the features of the two."""
     difference: Tensor | None
-    """:math:`(P, d)` first minus second, where few enough to be kept."""
+    """:math:`(P, d)` first minus second; None if they would take too much memory."""
 
 
-def class_runs(target: Tensor) -> ClassRuns:
+def batch_classes(target: Tensor) -> BatchClasses:
     """The distinct labels of a batch.
 
     Example:
-        >>> class_runs(torch.tensor([7, 3, 7]))
-        ClassRuns(classes=array([3, 7]), size=array([1, 2]), slot=array([1, 0, 1]))
+        >>> batch_classes(torch.tensor([7, 3, 7]))
+        BatchClasses(classes=array([3, 7]), size=array([1, 2]), slot=array([1, 0, 1]))
     """
-    return ClassRuns(*beside(target, *_sort(target)[:3]))
+    return BatchClasses(*arrays_like(target, *_sort(target)[:3]))
 
 
 def class_means(rows: Tensor, slot: Tensor, size: Array) -> Tensor:
@@ -68,21 +68,23 @@ def class_means(rows: Tensor, slot: Tensor, size: Array) -> Tensor:
     return sums.div_(as_tensor(size, rows)[:, None])
 
 
-def centred_company(rows: Tensor, runs: ClassRuns) -> Company:
-    """The rows that are not alone in their class, less its mean: with many classes these are few.
+def centred_rows(rows: Tensor, present: BatchClasses) -> CentredRows:
+    """The rows whose class has at least two rows in the batch, minus the mean of their class.
+
+    With many classes these are few of the rows.
 
     Example:
-        >>> company = centred_company(torch.tensor([[0.0], [5.0], [2.0]]), class_runs(torch.tensor([7, 3, 7])))
-        >>> company.place, company.centred[:, 0]
+        >>> centred = centred_rows(torch.tensor([[0.0], [5.0], [2.0]]), batch_classes(torch.tensor([7, 3, 7])))
+        >>> centred.position, centred.values[:, 0]
         (tensor([0, 2]), tensor([-1.,  1.]))
     """
-    shared = runs.size > 1
-    (place,) = library(shared).where(shared[runs.slot])
-    slot = runs.slot[place]
+    shared = present.size > 1
+    (place,) = library(shared).where(shared[present.slot])
+    slot = present.slot[place]
     at, number = as_indices(place, (shared.cumsum(0) - 1)[slot])
     centred = rows.index_select(0, at)
-    centred -= class_means(centred, number, runs.size[shared]).index_select(0, number)
-    return Company(at, slot, runs.size[slot], centred)
+    centred -= class_means(centred, number, present.size[shared]).index_select(0, number)
+    return CentredRows(at, slot, present.size[slot], centred)
 
 
 def class_pairs(features: Tensor, target: Tensor) -> ClassPairs:
@@ -97,9 +99,9 @@ def class_pairs(features: Tensor, target: Tensor) -> ClassPairs:
     second = position.repeat(earlier)  # every row pairs with the rows of its class before it
     # The pairs of one row are consecutive: counting from the first of them gives the position of the partner.
     first = np.arange(len(second)) + (position - earlier.cumsum())[second]
-    *runs, first, second = beside(target, classes, size, slot, order[first], order[second])
+    *present, first, second = arrays_like(target, classes, size, slot, order[first], order[second])
     distance, difference = _distances(features, *as_indices(first, second))
-    return ClassPairs(ClassRuns(*runs), first, second, as_array(distance), difference)
+    return ClassPairs(BatchClasses(*present), first, second, as_array(distance), difference)
 
 
 def _sort(target: Tensor) -> tuple[Array, ...]:

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
 if TYPE_CHECKING:
-    from classgap.training import Progress as Position
+    from classgap.training import TrainProgress as Position
 
 
 class RunProgress:
@@ -49,16 +49,16 @@ class RunProgress:
 
     def watch(self, position: Position) -> None:
         """Show the position of the current run."""
-        phase = f"{position.phase}  " if position.phase else ""
+        stage = f"{position.stage}  " if position.stage else ""
         if position.note and self.runs == 1:
-            self.console.print(phase + position.note, highlight=False)
+            self.console.print(stage + position.note, highlight=False)
         if position.record is not None:
             self.shown = _summary(position.record)
             if not self.console.is_terminal and self.runs == 1:
-                self.console.print(f"{phase}epoch {position.epoch}/{position.epochs}  {self.shown}", highlight=False)
+                self.console.print(f"{stage}epoch {position.epoch}/{position.epochs}  {self.shown}", highlight=False)
         self.bar.update(
             self.task,
-            description=f"{self.name}  {phase}epoch {min(position.epoch + 1, position.epochs)}/{position.epochs}",
+            description=f"{self.name}  {stage}epoch {min(position.epoch + 1, position.epochs)}/{position.epochs}",
             completed=self.run * position.steps + position.step,
             total=self.runs * position.steps,
             shown=self.shown,

@@ -5,6 +5,7 @@ Every policy gets two uniform numbers per image, so an epoch is the same however
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -117,4 +118,5 @@ def _each(images: Tensor, uniform: Tensor, transform: Callable[[Tensor], Tensor]
 def policies(names: Sequence[str], mean: Sequence[float]) -> tuple[Policy, ...]:
     """The policies of these names, to be applied in the order given; ``mean`` is the colour holes are filled with."""
     chosen = (registry.get("augmentation", name).cls for name in names)
-    return tuple(partial(policy, fill=mean) if policy is cutout else policy for policy in chosen)
+    wants_fill = (("fill" in inspect.signature(policy).parameters, policy) for policy in chosen)
+    return tuple(partial(policy, fill=mean) if wanted else policy for wanted, policy in wants_fill)

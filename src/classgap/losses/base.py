@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from classgap.batchstats import is_distributed
 from classgap.checks import InputError
-from classgap.losses.checks import (
+from classgap.losses.batch import LossBatch, at_least_float32
+from classgap.losses.tensor_checks import (
     check_cosines,
     check_counts,
     check_experts,
@@ -23,7 +25,7 @@ from classgap.losses.checks import (
 from classgap.registry import Method
 
 Reduction = Literal["mean", "sum", "none"]
-TrainingPass = Callable[[], Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]]
+TrainingPass = Callable[[], Iterator[LossBatch]]
 
 
 def reduce(values: Tensor, reduction: Reduction) -> Tensor:
@@ -36,8 +38,9 @@ def reduce(values: Tensor, reduction: Reduction) -> Tensor:
 class ClassLoss(nn.Module):
     """Base of all losses.
 
-    A subclass implements :meth:`per_sample` for hard labels; soft targets, checks and the mean follow. A loss that is not a
-    mean over samples overrides :meth:`compute`. Running state is held in buffers and written only while :attr:`updating`.
+    A subclass implements ``per_sample(batch)``, which returns the loss of each sample for hard labels; soft targets, checks and
+    the mean follow. A loss that is not a mean over samples overrides ``compute(batch)`` instead. Both get the arguments of the
+    call as one :class:`LossBatch`. Running state is held in buffers and written only while :attr:`updating`.
 
     Args:
         num_classes: Number of classes :math:`K`.
@@ -49,6 +52,12 @@ class ClassLoss(nn.Module):
 
     stop_gradient: ClassVar[bool] = False
     """Whether the value contains weights that are, by design, not differentiated."""
+
+    views: int = 1
+    """Views of each sample that a batch must hold, for a loss that declares ``views`` in its needs."""
+
+    experts: int = 1
+    """Networks whose outputs a batch must hold, for a loss that declares ``experts`` in its needs."""
 
     class_counts: Tensor | None
     log_prior: Tensor | None
@@ -83,6 +92,14 @@ class ClassLoss(nn.Module):
         """What :meth:`forward` must be given beyond logits and target."""
         declared = getattr(type(self), "method", None)
         return declared.needs if declared is not None else frozenset()
+
+    @property
+    def is_mean_of_samples(self) -> bool:
+        """Whether the loss of a batch is the plain mean of :meth:`per_sample`, so that a wrapper may weight the samples.
+
+        A loss that overrides :meth:`compute` and still is such a mean says so by overriding this.
+        """
+        return type(self).compute is ClassLoss.compute
 
     @property
     def balanced(self) -> bool:
@@ -121,30 +138,30 @@ class ClassLoss(nn.Module):
             index: :math:`(N,)` position of each sample in the training set.
             epoch: 0-based epoch.
         """
-        self._check(logits, target, features, index, epoch)
+        return self.loss(LossBatch(logits, target, features, index, epoch))
+
+    def loss(self, batch: LossBatch) -> Tensor:
+        """The loss of a batch whose arguments are in one value: checks, float32, state from the labels, :meth:`compute`."""
+        self.check(batch)
         # Exponentials, distances and statistics are float32 whatever autocast says.
-        with _float32_only(logits):
-            logits = _at_least_float32(logits)
-            features = None if features is None else _at_least_float32(features)
+        with _float32_only(batch.logits):
+            batch = dataclasses.replace(
+                batch,
+                logits=at_least_float32(batch.logits),
+                features=None if batch.features is None else at_least_float32(batch.features),
+            )
             if self.updating:
-                self.update_from_labels(target)
-            compute = self.compute if logits.shape[0] else self.compute_empty
-            return compute(logits, target, features, index, epoch)
+                self.update_from_labels(batch.target)
+            return self.compute(batch) if len(batch) else self.compute_empty(batch)
 
-    def compute(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
+    def compute(self, batch: LossBatch) -> Tensor:
         """Mean of :meth:`per_sample`; for soft targets the expectation over the label."""
-        if target.dim() == 1:
-            return self.per_sample(logits, target, features, index, epoch).mean()
-        rows, labels = target.nonzero(as_tuple=True)
-        pick = None if features is None else features[rows]
-        losses = self.per_sample(logits[rows], labels, pick, None if index is None else index[rows], epoch)
-        return (losses * target[rows, labels]).sum() / logits.shape[0]
+        if batch.target.dim() == 1:
+            return self.per_sample(batch).mean()
+        single, probability = batch.per_label()
+        return (self.per_sample(single) * probability).sum() / len(batch)
 
-    def per_sample(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
+    def per_sample(self, batch: LossBatch) -> Tensor:
         """:math:`(N,)` losses for hard labels."""
         raise NotImplementedError(f"{type(self).__name__} must implement per_sample or compute")
 
@@ -157,8 +174,8 @@ class ClassLoss(nn.Module):
     def start_epoch(self, epoch: int, training_pass: TrainingPass) -> None:
         """Hook called by the training loop before each epoch.
 
-        ``training_pass()`` iterates ``(logits, target, features, index)`` over the training set, in evaluation mode and
-        without gradient; a loss that needs no such pass does not call it and pays nothing.
+        ``training_pass()`` iterates over the training set, one :class:`LossBatch` at a time, in evaluation mode and without
+        gradient; a loss that needs no such pass does not call it, and nothing is computed.
         """
 
     def observe(self, inputs: Tensor) -> None:
@@ -182,29 +199,27 @@ class ClassLoss(nn.Module):
         """
         return logits
 
-    def compute_empty(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
+    def compute_empty(self, batch: LossBatch) -> Tensor:
         """The loss of a rank without samples: 0, with a graph. A loss with collectives must take part in them here."""
-        return logits.sum() + (0.0 if features is None else features.sum())
+        return batch.logits.sum() + (0.0 if batch.features is None else batch.features.sum())
 
-    def _check(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> None:
-        given = {"features": features, "index": index, "epoch": epoch}
+    def check(self, batch: LossBatch) -> None:
+        """Refuse a batch that this loss cannot be computed from, before any state is written."""
+        logits, features = batch.logits, batch.features
+        given = {"features": features, "index": batch.index, "epoch": batch.epoch}
         for need, value in given.items():
             if need in self.needs and value is None:
                 raise InputError(f"{self.name} needs {need}: call criterion(logits, target, {need}=…)")
         samples = logits.shape[0]
         if "experts" in self.needs:
-            check_experts(logits, features, cast("int", self.experts), self.name)
+            check_experts(logits, features, self.experts, self.name)
             logits, features = logits.flatten(0, 1), None if features is None else features.flatten(0, 1)
         check_logits(logits, self.num_classes)
         if samples == 0 and not is_distributed():
             raise InputError("logits is an empty batch of 0 samples; skip the step or use drop_last=True")
         declared = getattr(type(self), "method", None)
         soft = declared.soft_targets if declared is not None else True
-        check_target(target, samples, self.num_classes, soft_allowed=soft, method=self.name)
+        check_target(batch.target, samples, self.num_classes, soft_allowed=soft, method=self.name)
         if features is not None:
             check_features(features, logits.shape[0])
             self.check_values(features)
@@ -217,10 +232,6 @@ class ClassLoss(nn.Module):
 
     def extra_repr(self) -> str:
         return f"num_classes={self.num_classes}"
-
-
-def _at_least_float32(tensor: Tensor) -> Tensor:
-    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
 
 
 def _float32_only(tensor: Tensor) -> contextlib.AbstractContextManager[Any]:

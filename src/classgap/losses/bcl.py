@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from classgap.checks import InputError, number
-from classgap.losses.composite import CompositeLoss
-from classgap.losses.shared import ModuleReference, check_num_features, check_views, gathered, hard_labels
+from classgap.losses.batch import LossBatch
+from classgap.losses.partners import gathered
+from classgap.losses.projection import BatchNormProjection
+from classgap.losses.tensor_checks import check_num_features, check_views
+from classgap.losses.wrapper import WrapperLoss
 from classgap.registry import Float, method
 
 _LEAST_HIDDEN = 512
@@ -52,26 +54,17 @@ def balanced_contrast(embeddings: Tensor, target: Tensor, prototypes: Tensor, *,
     return log_partition - attraction
 
 
-class Projection(nn.Module):
-    """Linear, BatchNorm, ReLU, linear, and onto the unit sphere: how features and class weights come to be compared."""
+class ModuleReference:
+    """A module that belongs to the model: no part of the parameters and the state of the loss that refers to it.
 
-    def __init__(self, width: int, hidden: int, out: int) -> None:
-        super().__init__()
-        self.first, self.norm, self.last = nn.Linear(width, hidden), nn.BatchNorm1d(hidden), nn.Linear(hidden, out)
+    A deep copy of the loss refers to the same module, and a deep copy of model and loss together to the copied module.
+    """
 
-    def forward(self, rows: Tensor, *, updating: bool) -> Tensor:
-        """Unit vectors in the precision of the projection; running statistics are written only if ``updating``."""
-        hidden = self.first(rows.to(self.first.weight.dtype))
-        if len(rows) == 1 or not self.training:  # a single row has no variance
-            norm = self.norm
-            hidden = F.batch_norm(hidden, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
-        elif updating:
-            hidden = self.norm(hidden)
-        else:
-            hidden = F.batch_norm(
-                hidden, None, None, self.norm.weight, self.norm.bias, training=True, eps=self.norm.eps
-            )
-        return F.normalize(self.last(F.relu(hidden)), dim=1)
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ModuleReference:
+        return ModuleReference(memo.get(id(self.module), self.module))
 
 
 @method(
@@ -87,7 +80,7 @@ class Projection(nn.Module):
     },
     reduces_to=("balanced_softmax", {"alpha": 1.0, "beta": 0.0, "views": 1}),
 )
-class BCLLoss(CompositeLoss):
+class BCLLoss(WrapperLoss):
     r"""Balanced contrastive learning: logit adjustment on one view, class-averaged contrast with prototypes on the others.
 
     .. math:: L = \alpha\,\mathrm{CE}(z + \ln\pi, y) + \beta\,L_{\mathrm{BCL}}
@@ -147,8 +140,8 @@ class BCLLoss(CompositeLoss):
         hidden = (
             max(_LEAST_HIDDEN, num_features) if hidden_dim is None else int(number("hidden_dim", hidden_dim, low=1))
         )
-        self.projection = Projection(num_features, hidden, projection_dim)
-        self.prototype_projection = Projection(num_features, hidden, projection_dim)
+        self.projection = BatchNormProjection(num_features, hidden, projection_dim)
+        self.prototype_projection = BatchNormProjection(num_features, hidden, projection_dim)
         self._head: ModuleReference | None = None
 
     def bind_head(self, head: nn.Module) -> None:
@@ -156,24 +149,21 @@ class BCLLoss(CompositeLoss):
         self._rows(head)
         self._head = ModuleReference(head)
 
-    def compute(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
-        assert features is not None
+    def compute(self, batch: LossBatch) -> Tensor:
+        features = batch.features
+        assert features is not None  # declared in needs
         if self._head is None:
             raise InputError(
                 f"{self.name} projects the classifier's weights to prototypes: call criterion.bind_head(model.head) with the "
                 "last layer of the network (classgap.heads.FeatureTap finds it) before the first step"
             )
         prototypes = self.prototype_projection(self._rows(self._head.module), updating=self.updating)
-        samples = check_views(logits, self.views)
-        classification: Tensor = self.base(
-            logits[:samples], target[:samples], features[:samples], None if index is None else index[:samples], epoch
-        )
-        embeddings, labels = self._embeddings(features, hard_labels(target), samples if self.views >= 3 else 0)
+        samples = check_views(batch.logits, self.views)
+        classification = self.base.loss(batch.rows(slice(samples)))
+        embeddings, labels = self._embeddings(features, batch.labels, samples if self.views >= 3 else 0)
         contrast = balanced_contrast(embeddings, labels, prototypes, temperature=self.temperature).mean()
         self.last = {"classification": classification.detach(), "contrast": contrast.detach()}
-        return self.alpha * classification + self.beta * contrast.to(logits.dtype)
+        return self.alpha * classification + self.beta * contrast.to(batch.logits.dtype)
 
     compute_empty = compute
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from classgap.batchstats import all_reduce_sum
 from classgap.checks import number, one_of
 from classgap.losses.base import ClassLoss
+from classgap.losses.batch import LossBatch
 
 WeightNorm = Literal["batch", "weights"]
 
@@ -70,38 +71,34 @@ class ClassWeightedLoss(ClassLoss):
         weights = None if self.class_counts is None else effective_number_weights(self.class_counts, beta).float()
         self.register_buffer("balanced_weights", weights, persistent=False)
 
+    @property
+    def is_mean_of_samples(self) -> bool:
+        """Only without class weights."""
+        return self.class_weights(None) is None
+
     def class_weights(self, epoch: int | None) -> Tensor | None:
         """:math:`(K,)` weights with mean 1, or none."""
         return self.balanced_weights
 
-    def unweighted(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
+    def unweighted(self, batch: LossBatch) -> Tensor:
         """:math:`(N,)` losses for hard labels, before weighting."""
         raise NotImplementedError(f"{type(self).__name__} must implement unweighted")
 
-    def per_sample(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
-        losses = self.unweighted(logits, target, features, index, epoch)
-        weights = self.class_weights(epoch)
-        return losses if weights is None else losses * weights.to(losses.dtype)[target]
+    def per_sample(self, batch: LossBatch) -> Tensor:
+        losses, weights = self.unweighted(batch), self.class_weights(batch.epoch)
+        return losses if weights is None else losses * weights.to(losses.dtype)[batch.target]
 
-    def compute(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
-        loss = super().compute(logits, target, features, index, epoch)
-        return loss / self._mean_weight(target, epoch).to(loss.dtype)
+    def compute(self, batch: LossBatch) -> Tensor:
+        loss = super().compute(batch)
+        return loss / self._mean_weight(batch).to(loss.dtype)
 
-    def compute_empty(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
-        self._mean_weight(target, epoch)
-        return super().compute_empty(logits, target, features, index, epoch)
+    def compute_empty(self, batch: LossBatch) -> Tensor:
+        self._mean_weight(batch)
+        return super().compute_empty(batch)
 
-    def _mean_weight(self, target: Tensor, epoch: int | None) -> Tensor:
+    def _mean_weight(self, batch: LossBatch) -> Tensor:
         """Average weight of a sample in the batch of all ranks; dividing by it makes a mean over samples one over weights."""
-        weights = self.class_weights(epoch)
+        weights, target = self.class_weights(batch.epoch), batch.target
         if weights is None or self.weight_norm == "batch":
             return torch.ones((), device=target.device)
         of_sample = weights[target] if target.dim() == 1 else target.to(weights.dtype) @ weights

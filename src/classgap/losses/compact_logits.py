@@ -10,16 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from classgap.batchstats import ClassMoments, ClassRuns, class_runs, is_distributed, squared_norms
-from classgap.batchstats.arrays import as_array
+from classgap.batchstats import BatchClasses, ClassMoments, batch_classes, is_distributed, squared_norms
+from classgap.batchstats.backend import as_array
 from classgap.batchstats.collectives import all_reduce_sum
 from classgap.checks import number, one_of
 from classgap.losses.base import ClassLoss
-from classgap.losses.checks import check_finite
+from classgap.losses.batch import LossBatch
+from classgap.losses.class_scatter import BatchScatter, within_class_scatter
 from classgap.losses.mr2 import Margins, gamma_margin_cross_entropy, margins_from_moments
-from classgap.losses.scaled import scaled_cross_entropy
-from classgap.losses.scatter import BatchScatter, within_class_scatter
-from classgap.losses.shared import hard_labels
+from classgap.losses.scaled_cross_entropy import scaled_cross_entropy
+from classgap.losses.tensor_checks import check_finite
 from classgap.registry import Choice, Float, method
 
 _LABELS_PER_CLASS = 50  # labels seen per class, on average, before their balance is judged
@@ -131,21 +131,19 @@ class CompactLogitsLoss(ClassLoss):
             else margins_from_moments(second, self.c_bar)
         )
 
-    def compute(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
-        assert features is not None  # declared as a need, checked in forward
-        label = hard_labels(target)
+    def compute(self, batch: LossBatch) -> Tensor:
+        logits, target, features, label = batch.logits, batch.target, batch.features, batch.labels
+        assert features is not None  # declared in needs
         norms = squared_norms(features.detach(), self.moments.p)
         check_finite(features, norms)
-        runs = None if torch.compiler.is_compiling() else class_runs(label)
+        present = None if torch.compiler.is_compiling() else batch_classes(label)
         if self.updating:
-            self.moments.update(features, label, norms=norms, runs=runs)
+            self.moments.update(features, label, norms=norms, present=present)
             self._watch_balance(label)
         across_ranks = self.training and is_distributed()
         offset = None if self.log_prior is None else self.tau * self.log_prior.to(logits.dtype)
-        if self.lam and target.dim() == 1 and runs is not None and not across_ranks:
-            return self._in_one_step(logits, target, runs, offset)
+        if self.lam and target.dim() == 1 and present is not None and not across_ranks:
+            return self._in_one_step(logits, target, present, offset)
         logit = gamma_margin_cross_entropy(logits, target, self.gamma, offset=offset)
         pull = torch.zeros_like(logit)
         if self.lam:
@@ -157,9 +155,9 @@ class CompactLogitsLoss(ClassLoss):
 
     compute_empty = compute  # a process without samples still takes part in the collectives
 
-    def _in_one_step(self, logits: Tensor, target: Tensor, runs: ClassRuns, offset: Tensor | None) -> Tensor:
+    def _in_one_step(self, logits: Tensor, target: Tensor, present: BatchClasses, offset: Tensor | None) -> Tensor:
         """Both terms with one gradient instead of two, for class indices on one device; the same value."""
-        scatter = BatchScatter.of(logits, runs, self.class_weight, self.column_weight)
+        scatter = BatchScatter.of(logits, present, self.class_weight, self.column_weight)
         fit = self._fit(logits, target, offset)
         divisor = self.gamma.index_select(0, target)
         loss = scaled_cross_entropy(logits, target, divisor, offset, pull=(scatter, self.lam * fit))

@@ -9,7 +9,15 @@ from torch import Tensor
 
 from classgap.checks import number
 from classgap.losses.base import ClassLoss
+from classgap.losses.batch import LossBatch
 from classgap.registry import Float, method
+
+
+def mean_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
+    """Cross-entropy divided by the batch size, for hard or soft targets; 0 with a graph on a rank without samples."""
+    if logits.shape[0] == 0:
+        return logits.sum()
+    return F.cross_entropy(logits, target if target.dim() == 1 else target.to(logits.dtype))
 
 
 @method(
@@ -40,14 +48,14 @@ class CrossEntropyLoss(ClassLoss):
         super().__init__(num_classes, class_counts=class_counts)
         self.label_smoothing = number("label_smoothing", label_smoothing, low=0.0, high=1.0)
 
-    def compute(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
-        return F.cross_entropy(
-            logits, target.to(logits.dtype) if target.dim() == 2 else target, label_smoothing=self.label_smoothing
-        )
+    @property
+    def is_mean_of_samples(self) -> bool:
+        """:meth:`compute` is the same mean in one call."""
+        return True
 
-    def per_sample(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
-        return F.cross_entropy(logits, target, label_smoothing=self.label_smoothing, reduction="none")
+    def compute(self, batch: LossBatch) -> Tensor:
+        target = batch.target if batch.target.dim() == 1 else batch.target.to(batch.logits.dtype)
+        return F.cross_entropy(batch.logits, target, label_smoothing=self.label_smoothing)
+
+    def per_sample(self, batch: LossBatch) -> Tensor:
+        return F.cross_entropy(batch.logits, batch.target, label_smoothing=self.label_smoothing, reduction="none")

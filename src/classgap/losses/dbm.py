@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from classgap.checks import InputError, number, one_of
+from classgap.losses.batch import LossBatch
 from classgap.losses.class_weights import ClassWeightedLoss, WeightNorm
-from classgap.losses.cosine_margins import add_angle, cosine_margin_ce, of_target
-from classgap.losses.logit_margins import replace_at
+from classgap.losses.cosine_margin import add_angle, cosine_margin_ce, of_target
+from classgap.losses.logit_margin import replace_at
 from classgap.registry import Choice, Float, method
 
 Variant = Literal["ce", "cb", "bs"]
@@ -172,12 +173,10 @@ class DBMLoss(ClassWeightedLoss):
         """Scaled cosines with the margin at the true class, without the log-prior of the ``"bs"`` variant."""
         return self.s * replace_at(logits, target, self._target_cosine(logits, target))
 
-    def unweighted(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
+    def unweighted(self, batch: LossBatch) -> Tensor:
         offset = self.log_prior if self.variant == "bs" else None
-        changed = self._target_cosine(logits, target)
-        return cosine_margin_ce(logits, target, changed, s=self.s, offset=offset, reduction="none")
+        changed = self._target_cosine(batch.logits, batch.target)
+        return cosine_margin_ce(batch.logits, batch.target, changed, s=self.s, offset=offset, reduction="none")
 
     def _target_cosine(self, cosines: Tensor, target: Tensor) -> Tensor:
         return dbm_cosine(

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from classgap.checks import InputError, number, one_of
 from classgap.losses.base import reduce
-from classgap.losses.logit_adjustment import LogitAdjustedLoss
-from classgap.losses.pairs import PAIR_MODES, PairMode, within_class_pull
-from classgap.losses.queue import FeatureQueue, collect_partners
+from classgap.losses.batch import LossBatch
+from classgap.losses.logit_adjusted import LogitAdjustedLoss
+from classgap.losses.pair_pull import PAIR_MODES, PairMode, within_class_pull
+from classgap.losses.partners import FeatureQueue, collect_partners
 from classgap.registry import Choice, Float, method
 
 Alpha = Literal["prior", "sqrt_prior", "sqrt_count", "count"]
@@ -111,17 +112,19 @@ class ELMLoss(LogitAdjustedLoss):
         assert self.class_counts is not None  # declared as a need
         self.register_buffer("slack", pull_slack(self.class_counts, alpha, alpha_scale).float(), persistent=False)
 
-    def compute(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
-        assert features is not None  # declared as a need, checked in forward
-        logit = super().compute(logits, target, None, None, epoch) if logits.shape[0] else logits.sum()
+    def compute(self, batch: LossBatch) -> Tensor:
+        assert batch.features is not None  # declared in needs
+        logit = super().compute(batch) if len(batch) else batch.logits.sum()
         self.last = {"logit": logit.detach()}
         if not self.lam:
             return logit
-        label = target if target.dim() == 1 else target.argmax(1)
         rows, labels, index, anchors, _ = collect_partners(
-            features, label, index, gather=self.gather and self.training, queue=self.queue, remember=self.updating
+            batch.features,
+            batch.labels,
+            batch.index,
+            gather=self.gather and self.training,
+            queue=self.queue,
+            store=self.updating,
         )
         pull = reduce(
             within_class_pull(rows, labels, self.slack[labels], pair=self.pair, anchors=anchors, index=index), "mean"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,8 +14,11 @@ from torch import Tensor, nn
 from classgap.batchstats import gather_rows
 from classgap.checks import InputError, number
 from classgap.heads import CosineHead
-from classgap.losses.composite import CompositeLoss
-from classgap.losses.shared import check_num_features, hard_labels, mean_cross_entropy, projection
+from classgap.losses.batch import LossBatch
+from classgap.losses.cross_entropy import mean_cross_entropy
+from classgap.losses.projection import mlp_projection
+from classgap.losses.tensor_checks import check_num_features
+from classgap.losses.wrapper import WrapperLoss
 from classgap.registry import Float, Int, method
 
 # What a class without keys scores: so low that it takes no share of the softmax, and finite so that gradients are.
@@ -88,7 +92,7 @@ class KeyQueue(nn.Module):
             self.register_buffer(name, value, persistent=False)
 
     @torch.no_grad()
-    def remember(self, keys: Tensor, labels: Tensor, index: Tensor) -> None:
+    def store(self, keys: Tensor, labels: Tensor, index: Tensor) -> None:
         """Store the keys of all ranks."""
         keys, labels, index = (gather_rows(part.detach()) for part in (keys.to(self.keys.dtype), labels, index))
         rows, slots = len(labels), len(self.labels)
@@ -120,7 +124,7 @@ class KeyQueue(nn.Module):
         "slots": Int(512, 65536, default=4096, log=True),
     },
 )
-class GMLLoss(CompositeLoss):
+class GMLLoss(WrapperLoss):
     r"""Mutual-information learning with a teacher: student features are classified by queued keys of the teacher.
 
     .. math:: L = \mathrm{CE}(s\cos + \ln\pi) + \beta\,[L_{\mathrm{con}} + L_{\mathrm{con}}^T] + \alpha\,\mathrm{KD}, \qquad
@@ -184,14 +188,14 @@ class GMLLoss(CompositeLoss):
             )
         width = check_num_features(num_features, self.name)
         teacher_width = check_num_features(width if teacher_features is None else teacher_features, self.name)
-        self.query_projection = projection(width, projection_dim)
-        self.key_projection = projection(teacher_width, projection_dim)
+        self.query_projection = mlp_projection(width, projection_dim)
+        self.key_projection = mlp_projection(teacher_width, projection_dim)
         start = number("temperature", temperature, low=0.0, open_low=True)
         self.log_temperature = nn.Parameter(torch.tensor(math.log(start)))
         assert self.class_counts is not None
         self.queue = KeyQueue(queue_sizes(self.class_counts, slots, least), teacher_width)
-        self._teacher: list[nn.Module] = []  # in a list: frozen, and no part of this module's state
-        self._lesson: tuple[Tensor, Tensor] | None = None
+        self._teacher: list[nn.Module] = []  # in a list, so that its weights are not part of the state of the loss
+        self._teacher_output: tuple[Tensor, Tensor] | None = None
 
     @staticmethod
     def teacher(params: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -208,7 +212,7 @@ class GMLLoss(CompositeLoss):
 
     @torch.no_grad()
     def observe(self, inputs: Tensor) -> None:
-        """Let the teacher see the batch."""
+        """Compute the output of the teacher for the inputs of the batch."""
         if not self._teacher:
             raise InputError(
                 f"{self.name} needs a trained teacher: call criterion.bind_teacher(FeatureTap(model)) first"
@@ -216,27 +220,26 @@ class GMLLoss(CompositeLoss):
         output: Any = self._teacher[0].eval()(inputs)
         if not (isinstance(output, tuple) and len(output) == 2):
             raise InputError("the teacher must return (logits, features); wrap it in classgap.heads.FeatureTap")
-        self._lesson = output
+        self._teacher_output = output
 
-    def compute(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
-        assert features is not None
+    def compute(self, batch: LossBatch) -> Tensor:
+        logits, features, index, labels = batch.logits, batch.features, batch.index, batch.labels
+        assert features is not None  # declared in needs, as are the two below
         assert index is not None
         assert self.log_prior is not None
-        lesson, labels = self._current_lesson(logits), hard_labels(target)
-        if self.updating and lesson is not None:
-            self.queue.remember(lesson[1], labels, index)
-            self._lesson = (
-                lesson[0],
-                lesson[1][:0],
+        from_teacher = self._current_teacher_output(logits)
+        if self.updating and from_teacher is not None:
+            self.queue.store(from_teacher[1], labels, index)
+            self._teacher_output = (
+                from_teacher[0],
+                from_teacher[1][:0],
             )  # keys are stored once; the second SAM pass may still read the logits
         prior = self.log_prior.to(logits.dtype)
-        classification: Tensor = self.base(self._for_base(logits), target, features, index, epoch)
+        classification = self.base.loss(dataclasses.replace(batch, logits=self._for_base(logits)))
         contrast, tempered = self._contrasts(features, labels, index, prior)
         loss = classification + self.beta * (contrast + tempered).to(logits.dtype)
-        if lesson is not None:
-            loss = loss + self.alpha * self._distillation(logits, lesson[0].to(logits.dtype))
+        if from_teacher is not None:
+            loss = loss + self.alpha * self._distillation(logits, from_teacher[0].to(logits.dtype))
         self.last = {"classification": classification.detach(), "contrast": contrast.detach()}
         return loss
 
@@ -252,7 +255,7 @@ class GMLLoss(CompositeLoss):
         others = queue.filled & (index[:, None] != queue.key_index)
         scores = class_log_mean_exp(cosines.detach() / temperature, queue.labels, others, self.num_classes)
         losses = F.cross_entropy(scores + prior.to(dtype), labels, reduction="none")
-        # Nothing is learned from a sample whose class has no other key.
+        # A sample whose class has no other key does not contribute.
         usable = (others & (queue.labels == labels[:, None])).any(1)
         return contrast, torch.where(usable, losses, 0.0).sum() / max(1, len(labels))
 
@@ -274,17 +277,21 @@ class GMLLoss(CompositeLoss):
         return self.base.scores(self._for_base(logits), features)
 
     def _for_base(self, cosines: Tensor) -> Tensor:
-        """What the base is called with: cosines if it works on them, else plain logits."""
+        """The logits for the base: cosines if it needs them, otherwise scaled cosines."""
         return cosines if "cosine_head" in self.base.needs else self.scale * cosines
 
-    def _current_lesson(self, logits: Tensor) -> tuple[Tensor, Tensor] | None:
-        """The teacher's output for this batch; evaluation does without."""
-        lesson = self._lesson
+    def _current_teacher_output(self, logits: Tensor) -> tuple[Tensor, Tensor] | None:
+        """The output of the teacher for this batch; None in evaluation mode, where it is not used."""
+        from_teacher = self._teacher_output
         if not self.training:
             return None
-        stale = lesson is None or len(lesson[0]) != len(logits) or (self.updating and len(lesson[1]) != len(logits))
-        if lesson is None or stale:
+        if from_teacher is None or not self._matches(from_teacher, len(logits)):
             raise InputError(
-                f"{self.name} needs the teacher's view of each batch: call criterion.observe(inputs) before the loss"
+                f"{self.name} needs the output of the teacher for each batch: call criterion.observe(inputs) before the loss"
             )
-        return lesson
+        return from_teacher
+
+    def _matches(self, from_teacher: tuple[Tensor, Tensor], samples: int) -> bool:
+        """Whether this is the output for the current batch; features are dropped as soon as they are stored as keys."""
+        logits, features = from_teacher
+        return len(logits) == samples and (not self.updating or len(features) == samples)

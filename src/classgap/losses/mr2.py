@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from classgap.batchstats import SPREADS, ClassMoments, ClassPairs, Spread, class_pairs, squared_norms
-from classgap.batchstats.arrays import as_array, as_tensor, library
+from classgap.batchstats.backend import as_array, as_tensor, library
 from classgap.checks import number, one_of
 from classgap.losses.base import ClassLoss, Reduction, reduce
-from classgap.losses.checks import check_finite
-from classgap.losses.pairs import within_class_pull
-from classgap.losses.queue import collect_partners
-from classgap.losses.scaled import scaled_cross_entropy
-from classgap.losses.shared import hard_labels
+from classgap.losses.batch import LossBatch
+from classgap.losses.pair_pull import within_class_pull
+from classgap.losses.partners import collect_partners
+from classgap.losses.scaled_cross_entropy import scaled_cross_entropy
+from classgap.losses.tensor_checks import check_finite
 from classgap.registry import Choice, Float, method
 
 if TYPE_CHECKING:
@@ -228,11 +228,9 @@ class MR2Loss(ClassLoss):
         r"""Current :math:`\bar s`, the average within-class squared deviation; 0 for ``spread="zero"``."""
         return self.moments.sbar
 
-    def compute(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
-        assert features is not None  # declared as a need, checked in forward
-        label = hard_labels(target)
+    def compute(self, batch: LossBatch) -> Tensor:
+        logits, features, label = batch.logits, batch.features, batch.labels
+        assert features is not None  # declared in needs
         norms, pairs = squared_norms(features.detach(), self.moments.p), None
         check_finite(features, norms)
         if self.lam and not torch.compiler.is_compiling():
@@ -240,8 +238,8 @@ class MR2Loss(ClassLoss):
         if self.updating:
             self.moments.update(features, label, norms=norms, pairs=pairs)
         offset = None if self.log_prior is None else self.tau * self.log_prior.to(logits.dtype)
-        logit = gamma_margin_cross_entropy(logits, target, self.gamma, offset=offset)
-        rep = self._representation_margin(features, label, index, pairs) if self.lam else torch.zeros_like(logit)
+        logit = gamma_margin_cross_entropy(logits, batch.target, self.gamma, offset=offset)
+        rep = self._representation_margin(features, label, batch.index, pairs) if self.lam else torch.zeros_like(logit)
         self.last = {"logit": logit.detach(), "rep": rep.detach()}
         return torch.add(logit, rep, alpha=self.lam)
 

@@ -13,11 +13,11 @@ from torch import Tensor
 from classgap.batchstats import class_sums, gather_rows, squared_norms
 from classgap.checks import number, one_of
 from classgap.losses.base import ClassLoss
+from classgap.losses.batch import LossBatch
 from classgap.losses.mr2 import WIDE, gamma_margin_cross_entropy
-from classgap.losses.pairs import within_class_pull
-from classgap.losses.queue import collect_partners
-from classgap.losses.shared import hard_labels
-from classgap.losses.state import settled
+from classgap.losses.pair_pull import within_class_pull
+from classgap.losses.partners import collect_partners
+from classgap.losses.read_state import read_state
 from classgap.registry import Choice, Float, method
 
 ReleasedFile = Literal["cifar", "imagenet"]
@@ -102,22 +102,20 @@ class ReleasedMR2Loss(ClassLoss):
     @property
     def gamma(self) -> Tensor:
         r""":math:`(K,)` current logit margins, the factor :math:`\bar c` included."""
-        return self.c_bar * released_margins(settled(self.mean_norm), settled(self.variance))
+        return self.c_bar * released_margins(read_state(self.mean_norm), read_state(self.variance))
 
     @property
     def sbar(self) -> Tensor:
         r"""The slack :math:`\bar s`: 0 in the CIFAR file, else the mean over all :math:`K` classes, 0 for those not seen."""
-        variance = settled(self.variance)
+        variance = read_state(self.variance)
         return variance.mean() if self.file == "imagenet" else variance.new_zeros(())
 
-    def compute(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
-        assert features is not None  # declared as a need, checked in forward
-        label = hard_labels(target)
+    def compute(self, batch: LossBatch) -> Tensor:
+        features, label = batch.features, batch.labels
+        assert features is not None  # declared in needs
         if self.updating:
             self._update(gather_rows(features.detach()), gather_rows(label))
-        logit = gamma_margin_cross_entropy(logits, target, self.gamma)
+        logit = gamma_margin_cross_entropy(batch.logits, batch.target, self.gamma)
         rep = self._representation_term(features, label)
         self.last = {"logit": logit.detach(), "rep": rep.detach()}
         return logit + self.lam * rep

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from classgap.checks import number, one_of
 from classgap.losses.base import ClassLoss
+from classgap.losses.batch import LossBatch
 from classgap.registry import Choice, Float, method
 
 Squeezed = Literal["features", "logits"]
@@ -67,9 +68,8 @@ class SqueezeLoss(ClassLoss):
         self.weight = number("weight", weight, low=0.0)
         self.of = one_of("of", of, get_args(Squeezed))
 
-    def per_sample(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
-        assert features is not None  # declared in needs, so checked before
-        squeezed = features.to(logits.dtype) if self.of == "features" else logits
-        return F.cross_entropy(logits, target, reduction="none") + self.weight * squeezed.square().sum(1)
+    def per_sample(self, batch: LossBatch) -> Tensor:
+        assert batch.features is not None  # declared in needs
+        squeezed = batch.features.to(batch.logits.dtype) if self.of == "features" else batch.logits
+        cross_entropy = F.cross_entropy(batch.logits, batch.target, reduction="none")
+        return cross_entropy + self.weight * squeezed.square().sum(1)

@@ -306,8 +306,8 @@ def _verdict(metrics: Mapping[str, Estimate], test: Homogeneity, confidence: flo
         )
     return (
         f"The gap may be sampling noise ({chance}): classes of equal accuracy would often show the observed gap of "
-        f"{percent(gap.value)}. The best estimate of the true gap is {percent(true_gap.value)}; it is at most "
-        f"{percent(true_gap.high)} ({confidence:.0%} confidence)."
+        f"{percent(gap.value)}. A true gap from {percent(true_gap.low)} to {percent(true_gap.high)} is compatible with these "
+        f"samples ({confidence:.0%} interval)."
     )
 
 

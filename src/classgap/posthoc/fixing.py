@@ -16,7 +16,6 @@ from threadpoolctl import threadpool_limits
 from classgap import registry
 from classgap.checks import InputError, number
 from classgap.posthoc.estimators.base import PostHocMethod
-from classgap.posthoc.estimators.gap_dial import STRENGTHS
 from classgap.posthoc.fix_report import Candidate, FixReport
 from classgap.posthoc.held_out import Array, HeldOut, as_logits
 from classgap.posthoc.selection import DEFAULT_RULE, choose, compare_predictions, fold_numbers, need_samples, splits
@@ -25,14 +24,6 @@ from classgap.predictions.predictions import Counts, Progress, as_predictions
 
 if TYPE_CHECKING:
     from classgap.measure import Comparison
-
-# Settings of each method that are tried; the rule chooses among all of them by cross-fitting.
-_VARIANTS: Mapping[str, Sequence[Mapping[str, Any]]] = {
-    "marc": ({}, {"ridge": 0.1}, {"ridge": 1.0}),  # the first setting has no ridge, as in the paper
-    "logit_adjustment": ({"tau": 1.0}, {"tau": None}),
-    "crt": ({"weight_decay": 1e-2}, {"weight_decay": 1e-3}),
-    "gap_dial": tuple({"strength": s, "ridge": 1.0} for s in STRENGTHS),
-}
 
 
 def fix(
@@ -139,30 +130,17 @@ def held_out_of(found: Predictions) -> HeldOut:
 
 
 def applicable(held_out: HeldOut) -> tuple[dict[str, PostHocMethod], dict[str, str]]:
-    """Every registered method (with its settings) that can be fitted on these data, and why the others cannot."""
+    """Every declared method (with its variants) that suits these samples, and why the others are left out."""
     wanted: dict[str, PostHocMethod] = {}
     skipped: dict[str, str] = {}
     for declared in registry.methods("posthoc"):
-        needs_features: bool = declared.cls.uses_features  # type: ignore[attr-defined]
-        if needs_features and held_out.features is None:
-            skipped[declared.name] = "needs features"
-        elif declared.name == "tau_norm" and held_out.weight_norms is None:
-            skipped[declared.name] = "needs the weight of the head"
-        elif declared.name == "tau_norm" and _one_length(held_out):
-            skipped[declared.name] = "all rows of the head have the same norm, as in a cosine head"
-        elif declared.name == "logit_adjustment" and len(np.unique(held_out.class_counts)) == 1:
-            skipped[declared.name] = "all classes have the same number of training samples"
-        else:
-            for settings in _VARIANTS.get(declared.name, ({},)):
-                wanted[_label(declared.name, settings)] = declared.build(**settings)
+        method: type[PostHocMethod] = declared.cls  # type: ignore[assignment]
+        if reason := method.unsuitable(held_out):
+            skipped[declared.name] = reason
+            continue
+        for settings in method.variants:
+            wanted[_label(declared.name, settings)] = declared.build(**settings)
     return wanted, skipped
-
-
-def _one_length(held_out: HeldOut) -> bool:
-    """Whether all rows of the head have the same norm and the bias is zero, so that τ-normalisation changes nothing."""
-    norms = held_out.weight_norms
-    unbiased = held_out.bias is None or not np.any(held_out.bias)
-    return unbiased and norms is not None and bool(np.ptp(norms) <= 1e-4 * norms.max())
 
 
 def _label(name: str, settings: Mapping[str, Any]) -> str:

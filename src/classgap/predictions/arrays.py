@@ -13,7 +13,7 @@ from classgap import checks
 from classgap.arrays import Ints, row_blocks
 from classgap.checks import InputError
 from classgap.predictions.confusion import Confusion
-from classgap.predictions.labels import check_names, resolve_classes
+from classgap.predictions.labels import check_names, printable_names, resolve_classes
 from classgap.predictions.predictions import PER_ROW, Predictions, ScoreKind
 from classgap.predictions.side_files import counts_in_order
 
@@ -65,7 +65,7 @@ def encode_counts(counts: Any, class_names: Any, train_counts: Any) -> Predictio
     names = tuple(str(k) for k in range(confusion.num_classes)) if class_names is None else _names(class_names)
     if len(names) != confusion.num_classes:
         raise InputError(f"class_names must have one name per row of counts, {confusion.num_classes}, got {len(names)}")
-    classes = tuple(check_names(names))
+    classes = printable_names(check_names(names))
     return Predictions(classes, counted=confusion, train_counts=_train_counts(train_counts, classes))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -81,7 +82,36 @@ def resolve_classes(
         LabelCoder(values, np.array([place[label] for label in column], dtype=np.int64))
         for (_, values), column, place in zip(distinct, labels, index, strict=True)
     ]
-    return tuple(classes), coders, notes
+    return printable_names(classes), coders, notes
+
+
+def printable_names(names: Sequence[str]) -> tuple[str, ...]:
+    """The names as reports show them: what cannot be printed (control characters, half of a pair) is written as ``\\x07``.
+
+    Raw control characters would reach the terminal, and they end the process that renders figures.
+    """
+    shown = tuple(printable(name) for name in names)
+    if len(set(shown)) < len(shown):
+        raise InputError(
+            "class names must differ in characters that can be printed; rename those with control characters"
+        )
+    return shown
+
+
+def printable(name: str) -> str:
+    r"""One name as reports show it.
+
+    Example:
+        >>> printable("caf\u00e9\a")
+        'café\\x07'
+    """
+    if name.isprintable():
+        return name
+    return "".join(c if c.isprintable() or unicodedata.category(c) == "Zs" else _escaped(c) for c in name)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
 
 
 def check_names(names: Sequence[str], width: int | None = None) -> list[str]:
@@ -95,17 +125,7 @@ def check_names(names: Sequence[str], width: int | None = None) -> list[str]:
         if name in seen:
             raise InputError(f"class names must be unique, but {name!r} occurs twice")
         seen.add(name)
-        _refuse_surrogates(name)
     return list(names)
-
-
-def _refuse_surrogates(name: str) -> None:
-    try:
-        name.encode("utf-8")
-    except UnicodeEncodeError:
-        raise InputError(
-            f"the class name {name!r} is not valid Unicode text (a lone surrogate); correct its encoding"
-        ) from None
 
 
 def _canonical(title: str, values: NDArray[Any]) -> list[Any]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from classgap.checks import InputError
-from classgap.predictions.labels import check_names
+from classgap.predictions.labels import check_names, printable
 
 
 def read_names(path: Path) -> list[str]:
@@ -67,6 +67,7 @@ def _unique(pairs: list[tuple[str, int]]) -> dict[str, int]:
 def counts_in_order(given: Mapping[str, int] | Sequence[int], classes: tuple[str, ...]) -> NDArray[np.int64]:
     """Training counts as an array in class order."""
     if isinstance(given, Mapping):
+        given = {printable(str(name)): count for name, count in given.items()}
         missing = [name for name in classes if name not in given]
         if missing:
             raise InputError(

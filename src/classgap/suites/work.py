@@ -19,7 +19,7 @@ from classgap.suites.select import VALIDATION_RULES
 from classgap.training.checkpoint import replace_file
 from classgap.training.config import read_run
 from classgap.training.epoch import read_log
-from classgap.training.loop import DivergedError, Progress, Trainer
+from classgap.training.loop import DivergedError, Trainer, TrainProgress
 from classgap.training.run import start
 
 Watch = Callable[[float], None]
@@ -34,7 +34,7 @@ def run_job(job: Job, folder: JobFolder, watch: Watch | None = None) -> Result:
     stored = read_run(folder.path)  # the same run, perhaps with settings that a later version spells differently
     trainer = start(stored or job.config, folder.path, resume=True)
 
-    def after_step(position: Progress) -> None:
+    def after_step(position: TrainProgress) -> None:
         if position.record is not None:
             keep_best(trainer, folder.path)
         if watch is not None:

@@ -16,13 +16,13 @@ from classgap.training.config import (
 )
 
 if TYPE_CHECKING:
-    from classgap.training.loop import Progress, Trainer
+    from classgap.training.loop import Trainer, TrainProgress
     from classgap.training.outputs import SplitOutputs
     from classgap.training.run import TrainResult, train
 
 _LAZY = {
     "SplitOutputs": "classgap.training.outputs",
-    "Progress": "classgap.training.loop",
+    "TrainProgress": "classgap.training.loop",
     "TrainResult": "classgap.training.run",
     "Trainer": "classgap.training.loop",
     "train": "classgap.training.run",
@@ -33,10 +33,10 @@ __all__ = [
     "ModelConfig",
     "OptimConfig",
     "PartConfig",
-    "Progress",
     "ScheduleConfig",
     "SplitOutputs",
     "TrainConfig",
+    "TrainProgress",
     "TrainResult",
     "Trainer",
     "train",

@@ -43,7 +43,7 @@ class Network:
     @property
     def views(self) -> int:
         """How often the loss wants to see each sample."""
-        return int(getattr(self.criterion, "views", 1))
+        return self.criterion.views
 
     @property
     def chosen(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def build_network(config: TrainConfig, data: TrainingData, *, teacher: nn.Module
     criterion = build_criterion(config, data, counts, num_features=width, **offered)
     head = _head(config, criterion)
     scale = _head_scale(config, criterion, head)
-    experts = int(getattr(criterion, "experts", 1)) if "experts" in criterion.needs else 0
+    experts = criterion.experts if "experts" in criterion.needs else 0
     members = [first, *(_plain_model(config, data) for _ in range(experts - 1))]
     for member in members:
         put_head(member, head, config.model.head_params, scale=scale)

@@ -19,6 +19,7 @@ import classgap
 from classgap.checks import InputError
 from classgap.data import Batch, Batches, Normalise, Split, TrainingData, mixed_seed, policies
 from classgap.heads import CosineHead, FeatureTap, cosine_heads, learned_scales
+from classgap.losses import LossBatch
 from classgap.training.build import build_mix, build_network, build_optimizer, build_order
 from classgap.training.checkpoint import read_checkpoint, restore_rng, rng_state, save_checkpoint
 from classgap.training.config import TrainConfig
@@ -35,7 +36,7 @@ class DivergedError(InputError):
 
 
 @dataclass(frozen=True)
-class Progress:
+class TrainProgress:
     """Where a run stands.
 
     Attributes:
@@ -49,11 +50,11 @@ class Progress:
     epoch: int
     epochs: int
     record: dict[str, Any] | None = None
-    phase: str = ""
+    stage: str = ""
     note: str = ""
 
 
-Watcher = Callable[[Progress], None]
+Watcher = Callable[[TrainProgress], None]
 
 
 class Trainer:
@@ -81,12 +82,12 @@ class Trainer:
     ) -> None:
         self.config, self.data, self.fabric, self.folder, self.watch = config, data, fabric, folder, watch
         self.checkpoint, self.log, self.trains = folder / "checkpoint.pt", folder / "log.jsonl", trains
-        self.groundwork: Callable[[Trainer], None] | None = None
+        self.before_training: Callable[[Trainer], None] | None = None
         fabric.seed_everything(config.seed, verbose=False)
         network = build_network(config, data, teacher=teacher)
         self.head, self.experts = network.head, network.experts
         self.chosen, self._notes = network.chosen, network.notes
-        _let_learn(network.model, trains)
+        _freeze_rest(network.model, trains)
         optimizer = build_optimizer(config.optim, config.wrapper, network.model, network.criterion)
         self.model, self.optimizer = fabric.setup(network.model, optimizer)
         learns = any(p.requires_grad for p in network.criterion.parameters())
@@ -147,8 +148,8 @@ class Trainer:
             self._end_epoch(record, started)
 
     def _begin(self) -> None:
-        if self.groundwork is not None:
-            self.groundwork(self)
+        if self.before_training is not None:
+            self.before_training(self)
         # Only now: the groundwork draws random numbers, though not the same ones when parts of it were done before.
         if self._saved_rng is not None:
             restore_rng(self.fabric, self._saved_rng)
@@ -158,13 +159,13 @@ class Trainer:
         self._steps_until = [0, *itertools.accumulate(lengths)]
         name = self.config.method.name
         if self.head == "cosine" and self.config.model.head == "auto":
-            self._tell(note=f"head: cosine, since {name} works on cosines")
+            self._report(note=f"head: cosine, since {name} works on cosines")
         if learned_scales(self.model) and self.config.model.head_scale is None:
-            self._tell(note="head: cosine, with a learned scale (model.head_scale)")
+            self._report(note="head: cosine, with a learned scale (model.head_scale)")
         for note in self._notes:
-            self._tell(note=note)
+            self._report(note=note)
         if self.batches.views > 1 and not self.batches.policies:
-            self._tell(note=f"the views {name} compares are all alike without augmentation; see data.augment")
+            self._report(note=f"the views {name} compares are all alike without augmentation; see data.augment")
 
     def _end_epoch(self, record: dict[str, Any], started: float) -> None:
         if self.data.val is not None:
@@ -176,7 +177,7 @@ class Trainer:
         self.epoch, self.step = self.epoch + 1, 0
         self.meter = EpochMeter(self.data.num_classes, self.fabric.device)
         self.save()
-        self._tell(record)
+        self._report(record)
 
     def _train_epoch(self) -> None:
         self.model.train(self.trains != "head")
@@ -192,7 +193,7 @@ class Trainer:
             cadence = self.config.checkpoint_steps
             if cadence and self.step % cadence == 0 and self.step < steps:
                 self.save()
-            self._tell()
+            self._report()
         self._require_finite()
 
     def _update(self, batch: Batch) -> None:
@@ -226,12 +227,12 @@ class Trainer:
     def _rate(self, position: float) -> float:
         return self.config.optim.lr * rate_factor(self.config.schedule, position, self.config.epochs)
 
-    def _training_pass(self) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    def _training_pass(self) -> Iterator[LossBatch]:
         """Training set in evaluation mode, for losses that look at all of it before an epoch."""
         logits, features = forward_all(self.fabric, self.model, self.batches.split, self.normalise)
         index = torch.arange(len(logits), device=logits.device)
         for rows in torch.split(index, self.config.batch):
-            yield logits[rows], self.batches.split.y[rows], features[rows], rows
+            yield LossBatch(logits[rows], self.batches.split.y[rows], features[rows], rows)
 
     # --- results ----------------------------------------------------------------------------------------------------
 
@@ -327,13 +328,13 @@ class Trainer:
                 f"set optim.clip; the last good checkpoint is {self.checkpoint}"
             )
 
-    def _tell(self, record: dict[str, Any] | None = None, *, note: str = "") -> None:
+    def _report(self, record: dict[str, Any] | None = None, *, note: str = "") -> None:
         if self.watch is not None and self.fabric.is_global_zero:
             done, total = self._steps_until[self.epoch] + self.step, self._steps_until[-1]
-            self.watch(Progress(done, total, self.epoch, self.config.epochs, record, note=note))
+            self.watch(TrainProgress(done, total, self.epoch, self.config.epochs, record, note=note))
 
 
-def _let_learn(model: nn.Module, trains: Trains) -> None:
+def _freeze_rest(model: nn.Module, trains: Trains) -> None:
     """Hold the parts of a network that are not to be trained."""
     if trains == "all":
         return

@@ -61,7 +61,7 @@ def train(
         resume: Continue a run that was cut off; the result is bit for bit that of an uninterrupted run. Starts from the beginning
             where there is nothing to continue.
         devices: How many, ``"auto"`` for all; as Lightning Fabric understands it, like ``accelerator`` and ``strategy``.
-        watch: Called with a :class:`~classgap.training.Progress` after every step and epoch.
+        watch: Called with a :class:`~classgap.training.TrainProgress` after every step and epoch.
     """
     made = load_recipe(config) if isinstance(config, (str, Path)) else config or TrainConfig()
     made = made.override(settings)

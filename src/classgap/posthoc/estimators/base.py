@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -22,6 +23,7 @@ class PostHocMethod(BaseEstimator):  # type: ignore[misc]
 
     A subclass implements :meth:`_fit` (with a checked :class:`HeldOut`) and :meth:`_transform`, and lists its learned arrays in
     ``learned``; :func:`classgap.posthoc.save` writes these. The column of a class without held-out samples is not changed.
+    ``variants`` declares the settings that :func:`classgap.fix` tries, and :meth:`unsuitable` says when it leaves the method out.
 
     Attributes:
         classes_: Name of each column.
@@ -31,8 +33,15 @@ class PostHocMethod(BaseEstimator):  # type: ignore[misc]
 
     learned: ClassVar[tuple[str, ...]] = ()
     uses_features: ClassVar[bool] = False
+    variants: ClassVar[tuple[Mapping[str, Any], ...]] = ({},)
+    """Settings that :func:`classgap.fix` compares by cross-fitting; an empty one is the default."""
     classes_: Array
     scores_kind_: ScoreKind
+
+    @classmethod
+    def unsuitable(cls, held_out: HeldOut) -> str | None:
+        """Why the method cannot be fitted to these samples, or would change nothing; None where it can be used."""
+        return "needs features" if cls.uses_features and held_out.features is None else None
 
     def fit(
         self: Self,

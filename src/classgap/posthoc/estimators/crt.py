@@ -43,6 +43,7 @@ class CRT(PostHocMethod):
     """
 
     learned = ("weight_", "bias_")
+    variants = ({"weight_decay": 1e-2}, {"weight_decay": 1e-3})
     uses_features = True
     weight_: Array
     bias_: Array

@@ -89,6 +89,8 @@ class GapDial(ClasswiseAffine):
         frontier_: :class:`FrontierPoint` of each setting tried, from cross-fitted predictions; empty if both were given.
     """
 
+    variants = tuple({"strength": s, "ridge": 1.0} for s in STRENGTHS)
+
     strength_: float
     ridge_: float
     frontier_: tuple[FrontierPoint, ...]

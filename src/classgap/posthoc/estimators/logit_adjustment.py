@@ -45,10 +45,18 @@ class LogitAdjustment(ClasswiseAffine):
     Reference: Menon et al., *Long-tail learning via logit adjustment*, ICLR 2021, arXiv:2007.07314, eq. (9).
     """
 
+    variants = ({"tau": 1.0}, {"tau": None})
+
     tau_: float
 
     def __init__(self, tau: float | None = 1.0) -> None:
         self.tau = tau
+
+    @classmethod
+    def unsuitable(cls, held_out: HeldOut) -> str | None:
+        if len(np.unique(held_out.class_counts)) == 1:
+            return "all classes have the same number of training samples"
+        return super().unsuitable(held_out)
 
     def _fit(self, held_out: HeldOut) -> None:
         bonus = log_prior_offsets(held_out.class_counts)

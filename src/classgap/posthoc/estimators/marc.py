@@ -78,6 +78,7 @@ class MARC(ClasswiseAffine):
     """
 
     learned = ("omega_", "beta_", "weight_norms_", "scale_", "offset_")
+    variants = ({}, {"ridge": 0.1}, {"ridge": 1.0})  # the first has no ridge, as in the paper
     omega_: Array
     beta_: Array
     weight_norms_: Array

@@ -43,6 +43,16 @@ class TauNorm(ClasswiseAffine):
     def __init__(self, tau: float | None = None) -> None:
         self.tau = tau
 
+    @classmethod
+    def unsuitable(cls, held_out: HeldOut) -> str | None:
+        norms = held_out.weight_norms
+        if norms is None:
+            return "needs the weight of the head"
+        no_bias = held_out.bias is None or not np.any(held_out.bias)
+        if no_bias and np.ptp(norms) <= 1e-4 * norms.max():
+            return "all rows of the head have the same norm, as in a cosine head"
+        return super().unsuitable(held_out)
+
     def _fit(self, held_out: HeldOut) -> None:
         if held_out.weight_norms is None:
             raise InputError("TauNorm needs weight_norms=, the norm of each row of the last layer")

@@ -1,4 +1,4 @@
-"""Runs that build upon other runs: a teacher, or the stages before the last. Each has its own folder and can be resumed."""
+"""Runs that need other runs first: a teacher, or earlier stages. Each has its own folder and can be resumed."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from classgap.data import TrainingData
 from classgap.training.build import build_network, declared_loss
 from classgap.training.config import MethodConfig, PartConfig, TrainConfig, read_run
 from classgap.training.folder import has_results, write_results, write_run
-from classgap.training.loop import Progress, Trainer, Trains, Watcher
+from classgap.training.loop import Trainer, TrainProgress, Trains, Watcher
 
 
 @dataclass(frozen=True)
-class Phase:
-    """One of the runs a method with stages consists of.
+class Stage:
+    """One of the runs that a method of several stages consists of.
 
     Attributes:
-        name: Of its folder; that of the last one is the run's own.
-        trains: Which part of the network learns.
-        begin: Called with the trainer and that of the phase before, ere training starts or goes on.
-        trainer: Makes the trainer.
+        name: Name of its folder inside the folder of the run; empty for the last stage, which uses the folder of the run.
+        trains: Which part of the network is trained.
+        begin: Called before this stage is trained or resumed, with its trainer and the trainer of the stage before.
+        trainer: Class of the trainer, or a function that makes one.
+        needs_teacher: Whether a method that declares ``teacher`` gets one in this stage.
     """
 
     name: str
@@ -40,33 +41,33 @@ class Phase:
     needs_teacher: bool = True
 
 
-class Stages:
+class MultiStage:
     """Base of methods of several stages.
 
-    A subclass makes the :class:`Phase` objects out of a run's configuration, in order; the last one is the run itself.
+    A subclass makes the :class:`Stage` objects from the configuration of a run, in order; the last one is the run itself.
     """
 
     method: ClassVar[registry.Method]
 
-    def phases(self, config: TrainConfig) -> tuple[Phase, ...]:
-        """All runs; ``config`` is without this stage."""
+    def stages(self, config: TrainConfig) -> tuple[Stage, ...]:
+        """All stages; ``config`` is the configuration without ``stage=``."""
         raise NotImplementedError
 
 
 def open_run(
     config: TrainConfig, data: TrainingData, fabric: Fabric, folder: Path, watch: Watcher | None = None
 ) -> Trainer:
-    """The trainer of a run; the runs it builds upon are trained, or what is left of them, when it starts to train."""
+    """The trainer of a run; when it starts to train, the runs it needs are trained first, or resumed."""
     plain = dataclasses.replace(config, stage=PartConfig())
-    phases: tuple[Phase, ...] = (Phase("", plain),)
+    stages: tuple[Stage, ...] = (Stage("", plain),)
     if config.stage.name != "none":
-        stages: Stages = registry.get("stage", config.stage.name).build(**config.stage.params)
-        phases = stages.phases(plain)
-    return _open(phases, data, fabric, folder, watch)
+        method: MultiStage = registry.get("stage", config.stage.name).build(**config.stage.params)
+        stages = method.stages(plain)
+    return _open(stages, data, fabric, folder, watch)
 
 
 def plain_run(config: TrainConfig) -> TrainConfig:
-    """``config`` with cross-entropy on all samples alike, the head that goes with it and the plain optimiser."""
+    """``config`` with cross-entropy, every sample once per epoch, the linear head and the plain optimiser."""
     return dataclasses.replace(
         config,
         method=MethodConfig(),
@@ -78,46 +79,46 @@ def plain_run(config: TrainConfig) -> TrainConfig:
 
 
 def _teacher_run(config: TrainConfig) -> TrainConfig:
-    """What trains a teacher: the loss that the method wants it to have, everything else as plain as can be."""
+    """The configuration of a teacher: the loss that the method asks for, everything else as in a plain run."""
     name, params = declared_loss(config).cls.teacher(config.method.params)  # type: ignore[attr-defined]
     return dataclasses.replace(plain_run(config), method=MethodConfig(name, params))
 
 
 def _open(
-    phases: tuple[Phase, ...], data: TrainingData, fabric: Fabric, folder: Path, watch: Watcher | None
+    stages: tuple[Stage, ...], data: TrainingData, fabric: Fabric, folder: Path, watch: Watcher | None
 ) -> Trainer:
-    *earlier, last = phases
+    *earlier, last = stages
     taught = last.needs_teacher and "teacher" in declared_loss(last.config).needs
     teacher = _given_teacher(last.config, data) if taught and last.config.teacher is not None else None
     trainer = last.trainer(last.config, data, fabric, folder, watch, trains=last.trains, teacher=teacher)
 
-    def train_first(trainer: Trainer, phases: tuple[Phase, ...]) -> Trainer:
-        name = phases[-1].name
+    def train_first(trainer: Trainer, stages: tuple[Stage, ...]) -> Trainer:
+        name = stages[-1].name
 
-        def watch(position: Progress) -> None:
+        def watch(position: TrainProgress) -> None:
             if trainer.watch is not None:
-                trainer.watch(dataclasses.replace(position, phase=position.phase or name))
+                trainer.watch(dataclasses.replace(position, stage=position.stage or name))
 
-        before = _open(phases, data, fabric, trainer.folder / name, watch)
+        before = _open(stages, data, fabric, trainer.folder / name, watch)
         return _run(before)
 
-    def groundwork(trainer: Trainer) -> None:
+    def before_training(trainer: Trainer) -> None:
         if earlier and last.begin is not None:
             last.begin(trainer, train_first(trainer, tuple(earlier)))
         if taught and teacher is None:
-            trainer.bind_teacher(train_first(trainer, (Phase("teacher", _teacher_run(last.config)),)).model.module)
+            trainer.bind_teacher(train_first(trainer, (Stage("teacher", _teacher_run(last.config)),)).model.module)
 
-    trainer.groundwork = groundwork
+    trainer.before_training = before_training
     return trainer
 
 
 def _run(trainer: Trainer) -> Trainer:
-    """Train it to the end from wherever it stands."""
+    """Resume it where it was interrupted, and train it to the end."""
     trainer.resume()
     if trainer.fabric.is_global_zero:
         write_run(trainer)
     trainer.run()
-    # Also of a run that ended its training and was cut off before it had written them.
+    # A run may have been interrupted after its training and before its results were written.
     if not trainer.fabric.broadcast(has_results(trainer.folder)):
         write_results(trainer)
     return trainer

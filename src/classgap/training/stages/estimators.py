@@ -68,7 +68,7 @@ class CorrectedTrainer(Trainer):
             posthoc.save(self.estimator, self.folder)
 
 
-class FittedTrainer(CorrectedTrainer):
+class EstimatorTrainer(CorrectedTrainer):
     """A last stage that is fitted in one go instead of trained. The network stays as the stage before left it.
 
     Args:
@@ -160,7 +160,7 @@ class RefitTrainer(CorrectedTrainer):
 
     def take(self, before: Trainer) -> None:
         """The correction of the stage before becomes that of this run."""
-        assert isinstance(before, FittedTrainer)
+        assert isinstance(before, EstimatorTrainer)
         self.estimator = before.estimator
         self._save_estimator()
 

@@ -13,8 +13,8 @@ from classgap.samplers import RepeatSampler, error_repeats
 from classgap.training.build import declared_needs
 from classgap.training.config import MethodConfig, PartConfig, ScheduleConfig, TrainConfig
 from classgap.training.loop import Trainer
-from classgap.training.stages.base import Phase, Stages, plain_run
-from classgap.training.stages.estimators import FittedTrainer, RefitTrainer
+from classgap.training.stages.base import MultiStage, Stage, plain_run
+from classgap.training.stages.estimators import EstimatorTrainer, RefitTrainer
 
 
 @method(
@@ -24,7 +24,7 @@ from classgap.training.stages.estimators import FittedTrainer, RefitTrainer
     paper="arXiv:2107.09044",
     space={"factor": Int(1, 100, default=5, log=True), "first": Float(0.02, 1.0, default=0.1, log=True)},
 )
-class JustTrainTwice(Stages):
+class JustTrainTwice(MultiStage):
     """Just train twice: a short first run finds the samples that are hard, a second one from scratch sees them more often.
 
     The first run is cross-entropy. What it gets wrong on its training set, in evaluation mode and without augmentation, comes
@@ -46,11 +46,11 @@ class JustTrainTwice(Stages):
         self.factor = int(number("stage.factor", factor, low=0))
         self.first = number("stage.first", first, low=0.0, open_low=True)
 
-    def phases(self, config: TrainConfig) -> tuple[Phase, ...]:
+    def stages(self, config: TrainConfig) -> tuple[Stage, ...]:
         if config.sampler.name != "none":
             raise InputError("stage jtt decides itself how often a sample comes; set sampler=none")
         first = with_epochs(plain_run(config), _length(self.first, config))
-        return Phase("stage1", first), Phase("", config, begin=self._repeat_errors)
+        return Stage("stage1", first), Stage("", config, begin=self._repeat_errors)
 
     def _repeat_errors(self, trainer: Trainer, before: Trainer) -> None:
         split = trainer.data.train
@@ -65,7 +65,7 @@ class JustTrainTwice(Stages):
     paper="arXiv:2004.11362",
     space={"epochs": Int(1, 100, default=10, log=True), "lr": Float(0.01, 10.0, default=0.1, log=True)},
 )
-class LinearProbe(Stages):
+class LinearProbe(MultiStage):
     """A new linear head, trained with cross-entropy on the frozen network that the method has trained.
 
     With ``method=supcon method.ce_weight=0`` this is the original two-stage supervised contrastive learning.
@@ -88,10 +88,10 @@ class LinearProbe(Stages):
         self.lr = number("stage.lr", lr, low=0.0, open_low=True)
         self.sampler = sampler
 
-    def phases(self, config: TrainConfig) -> tuple[Phase, ...]:
+    def stages(self, config: TrainConfig) -> tuple[Stage, ...]:
         _require_one_network(config, "linear_probe")
         probe = _second(plain_run(config), self.epochs, self.lr, self.sampler)
-        return Phase("stage1", config), Phase("", probe, trains="head", begin=partial(_take_weights, head=False))
+        return Stage("stage1", config), Stage("", probe, trains="head", begin=partial(_take_weights, head=False))
 
 
 @method(
@@ -104,7 +104,7 @@ class LinearProbe(Stages):
         "head_lr": Float(1e-3, 0.1, default=1e-2, log=True),
     },
 )
-class ThreeStage(Stages):
+class ThreeStage(MultiStage):
     """Cross-entropy first, then the method on the features alone, then the classifier alone; the last two with equal classes.
 
     With ``method=dro_lt method.weight=1 method.centroids=epoch`` this is DRO-LT as released, but for four things: the authors'
@@ -140,7 +140,7 @@ class ThreeStage(Stages):
         self.head_lr = number("stage.head_lr", head_lr, low=0.0, open_low=True)
         self.sampler = sampler
 
-    def phases(self, config: TrainConfig) -> tuple[Phase, ...]:
+    def stages(self, config: TrainConfig) -> tuple[Stage, ...]:
         _require_one_network(config, "three_stage")
         _require_linear_layer(config, "three_stage")
         if "cosine_head" in declared_needs(config):
@@ -157,13 +157,13 @@ class ThreeStage(Stages):
         features = _second(config, _length(self.features, config), self.features_lr, self.sampler)
         head = _second(first, _length(self.head, config), self.head_lr, self.sampler)
         return (
-            Phase("stage1", first),
-            Phase("stage2", features, trains="body", begin=_take_weights),
-            Phase("", head, trains="head", begin=_take_weights),
+            Stage("stage1", first),
+            Stage("stage2", features, trains="body", begin=_take_weights),
+            Stage("", head, trains="head", begin=_take_weights),
         )
 
 
-class _Fitted(Stages):
+class EstimatorStages(MultiStage):
     """Base of second stages that are an estimator, fitted to what the frozen network says of its training set.
 
     With ``passes=None`` to what it says of the validation set; ``refit`` then trains once more with those samples as well.
@@ -174,14 +174,14 @@ class _Fitted(Stages):
         self.passes = None if passes is None else int(number("stage.passes", passes, low=1))
         self.refit = refit
 
-    def phases(self, config: TrainConfig) -> tuple[Phase, ...]:
+    def stages(self, config: TrainConfig) -> tuple[Stage, ...]:
         _require_one_network(config, self.method.name)
         _require_linear_layer(config, self.method.name)
         once = dataclasses.replace(config, epochs=1, schedule=ScheduleConfig("constant"))
-        trainer = partial(FittedTrainer, estimator=self.estimator, passes=self.passes)
-        fitted = Phase("stage2" if self.refit else "", once, begin=_take_weights, trainer=trainer, needs_teacher=False)
-        again = (Phase("", config, begin=_take_correction, trainer=RefitTrainer),) if self.refit else ()
-        return Phase("stage1", config), fitted, *again
+        trainer = partial(EstimatorTrainer, estimator=self.estimator, passes=self.passes)
+        fitted = Stage("stage2" if self.refit else "", once, begin=_take_weights, trainer=trainer, needs_teacher=False)
+        again = (Stage("", config, begin=_take_correction, trainer=RefitTrainer),) if self.refit else ()
+        return Stage("stage1", config), fitted, *again
 
 
 @method(
@@ -191,7 +191,7 @@ class _Fitted(Stages):
     paper="arXiv:1910.09217",
     space={"weight_decay": Float(1e-5, 1e-1, default=1e-2, log=True)},
 )
-class CRTStage(_Fitted):
+class CRTStage(EstimatorStages):
     """Classifier re-training as second stage: a new head on the frozen network's training features, classes counting alike.
 
     Fitted exactly by :class:`classgap.posthoc.CRT` instead of by epochs with class-aware sampling.
@@ -219,7 +219,7 @@ class CRTStage(_Fitted):
     paper="arXiv:1910.09217",
     space=posthoc.TauNorm.method.space,
 )
-class TauNormStage(_Fitted):
+class TauNormStage(EstimatorStages):
     """τ-normalisation as second stage: each row of the last layer divided by a power of its norm, the bias dropped.
 
     The power is chosen by :class:`classgap.posthoc.TauNorm` on the validation set, and nothing is trained. The result is part of
@@ -241,13 +241,13 @@ class TauNormStage(_Fitted):
             number("stage.tau", tau, low=0.0)
         super().__init__(posthoc.TauNorm(tau=tau), None if tau is None else 1)
 
-    def phases(self, config: TrainConfig) -> tuple[Phase, ...]:
+    def stages(self, config: TrainConfig) -> tuple[Stage, ...]:
         if config.model.head == "cosine" or "cosine_head" in declared_needs(config):
             raise InputError(
                 f"stage tau_norm needs a linear head; method={config.method.name} model.head={config.model.head} has a cosine "
                 "head, which ignores the norms of its rows; leave the stage out"
             )
-        return super().phases(config)
+        return super().stages(config)
 
 
 @method(
@@ -257,7 +257,7 @@ class TauNormStage(_Fitted):
     paper="arXiv:1910.09217",
     space={"form": Choice(("logits", "weights"), default="logits"), "ridge": Float(1e-4, 10.0, default=0.1, log=True)},
 )
-class LWSStage(_Fitted):
+class LWSStage(EstimatorStages):
     """Learnable weight scaling as second stage: one scale a class on the frozen network's training logits.
 
     Fitted exactly by :class:`classgap.posthoc.LWS` instead of by epochs with class-aware sampling.
@@ -286,7 +286,7 @@ class LWSStage(_Fitted):
     paper="arXiv:2112.07225",
     space={"gamma": Float(0.0, 2.0, default=1.2), "steps": Int(100, 20_000, default=2000, log=True)},
 )
-class MARCStage(_Fitted):
+class MARCStage(EstimatorStages):
     """Margin calibration as second stage: a scale and an offset for each class's margin, on the frozen network's logits.
 
     Fitted by :class:`classgap.posthoc.MARC` to the training set and by steps of SGD on eq. 11, as published, with the number of
@@ -338,7 +338,7 @@ class MARCStage(_Fitted):
         "ridge": Float(1e-4, 10.0, default=0.1, log=True),
     },
 )
-class DisAlignStage(_Fitted):
+class DisAlignStage(EstimatorStages):
     """Distribution alignment as second stage: a class-wise correction, applied as far as a confidence in the sample says.
 
     Fitted by :class:`classgap.posthoc.DisAlign` to the frozen network's training logits and features.
@@ -368,7 +368,7 @@ class DisAlignStage(_Fitted):
     paper="classgap",
     space=posthoc.GapDial.method.space,
 )
-class GapDialStage(_Fitted):
+class GapDialStage(EstimatorStages):
     """The gap dial as second stage: per-class offsets that lift the hard classes, fitted to the validation set.
 
     Fitted by :class:`classgap.posthoc.GapDial` and folded into the last layer, so the saved network has them; a cosine head

@@ -1,4 +1,4 @@
-"""Losses that weigh samples by difficulty or class: focal and class-balanced."""
+"""Class-balanced loss: class weights from the effective number of samples."""
 
 from __future__ import annotations
 
@@ -10,32 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from classgap.checks import number, one_of
-from classgap.losses.base import ClassLoss, Reduction, reduce
+from classgap.losses.base import Reduction, reduce
+from classgap.losses.batch import LossBatch
 from classgap.losses.class_weights import ClassWeightedLoss, WeightNorm
-from classgap.losses.logit_margins import replace_at
+from classgap.losses.focal import focal_cross_entropy
+from classgap.losses.logit_margin import replace_at
 from classgap.registry import Choice, Float, method
 
 BalancedKind = Literal["softmax", "sigmoid", "focal_softmax", "focal_sigmoid"]
-
-
-def focal_cross_entropy(logits: Tensor, target: Tensor, *, gamma: float = 1.0, reduction: Reduction = "mean") -> Tensor:
-    r"""Cross-entropy times :math:`(1-p_y)^\gamma`.
-
-    Args:
-        gamma: How fast well-classified samples lose weight; 0 gives cross-entropy.
-        reduction: ``"mean"`` divides by the batch size.
-    Shape:
-        logits :math:`(N, K)`, target :math:`(N,)`; returns a scalar, or :math:`(N,)`.
-    Example:
-        >>> focal_cross_entropy(torch.zeros(1, 2), torch.tensor([0]), gamma=1.0)
-        tensor(0.3466)
-
-    Reference: Lin et al., *Focal loss for dense object detection*, ICCV 2017, arXiv:1708.02002, eq. (4), softmax form.
-    """
-    losses = F.cross_entropy(logits, target, reduction="none")
-    # 1 − p without cancellation; the floor keeps the slope of fractional powers finite at p = 1.
-    missing = (-torch.expm1(-losses)).clamp_min(1e-12)
-    return reduce(losses * missing.pow(gamma), reduction)
 
 
 def sigmoid_cross_entropy(
@@ -59,45 +41,6 @@ def sigmoid_cross_entropy(
     if gamma:
         losses = losses * torch.exp(-gamma * F.softplus(towards))
     return reduce(losses.sum(1), reduction)
-
-
-@method(
-    "focal",
-    kind="loss",
-    family="reweight",
-    paper="arXiv:1708.02002",
-    space={"gamma": Float(0.25, 5.0, default=1.0, log=True)},
-    reduces_to=("cross_entropy", {"gamma": 0.0}),
-)
-class FocalLoss(ClassLoss):
-    r"""Focal loss: samples the model already gets right count less.
-
-    .. math:: \ell = -(1-p_y)^\gamma \ln p_y
-
-    Each sample's cross-entropy is multiplied by the probability mass it still misses. Training so concentrates on hard
-    samples, whatever their class.
-
-    When to use: when errors, not class counts, are the problem, and as a regulariser of over-confidence. On long-tailed data it
-    does little for the tail by itself; combine with class weights (``class_balanced``, ``kind="focal_softmax"``).
-    Expect: on balanced data better calibrated scores and about the same accuracy; on long tails little for the tail.
-    Pitfalls: mislabelled samples are the hardest of all and gain weight. The loss is smaller than cross-entropy, so the same
-    learning rate means smaller steps. Probabilities come out under-confident for large ``gamma``.
-
-    Args:
-        gamma: How fast well-classified samples lose weight. 2 as published, with sigmoids and a weight of 0.25 for positives, for
-            detection; 1 with the softmax, as here, in the code of LDAM and what follows it.
-    """
-
-    def __init__(
-        self, num_classes: int, *, gamma: float = 1.0, class_counts: Sequence[float] | Tensor | None = None
-    ) -> None:
-        super().__init__(num_classes, class_counts=class_counts)
-        self.gamma = number("gamma", gamma, low=0.0)
-
-    def per_sample(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
-        return focal_cross_entropy(logits, target, gamma=self.gamma, reduction="none")
 
 
 @method(
@@ -151,9 +94,7 @@ class ClassBalancedLoss(ClassWeightedLoss):
         self.kind: BalancedKind = kind
         self.gamma = number("gamma", gamma, low=0.0)
 
-    def unweighted(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
+    def unweighted(self, batch: LossBatch) -> Tensor:
         gamma = self.gamma if self.kind.startswith("focal") else 0.0
         loss = sigmoid_cross_entropy if self.kind.endswith("sigmoid") else focal_cross_entropy
-        return loss(logits, target, gamma=gamma, reduction="none")
+        return loss(batch.logits, batch.target, gamma=gamma, reduction="none")

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from classgap.batchstats import ClassPairs, add_along_pairs, class_pairs
-from classgap.batchstats.arrays import Array, as_array, as_tensor, largest, library
+from classgap.batchstats.backend import Array, as_array, as_tensor, largest, library
 
 PairMode = Literal["sum", "mean", "pairwise"]
 PAIR_MODES: tuple[PairMode, ...] = get_args(PairMode)
@@ -73,7 +73,7 @@ def _select(pairs: ClassPairs, index: Tensor | None, start: int, stop: int, rows
     if index is not None:
         position = as_array(index)
         wanted &= position[first] != position[second]
-    return ClassPairs(pairs.runs, first[wanted], second[wanted], pairs.squared_distance[wanted], None)
+    return ClassPairs(pairs.present, first[wanted], second[wanted], pairs.squared_distance[wanted], None)
 
 
 def _losses_and_slopes(

@@ -1,7 +1,4 @@
-"""Contrastive losses: samples of a class attract each other among all others of the batch.
-
-Several views of a batch arrive view-major: rows of view 1, then of view 2, and so on; a loss has their number as ``views``.
-"""
+"""DRO-LT: a contrast around class centroids that may be wrong by a radius."""
 
 from __future__ import annotations
 
@@ -9,121 +6,26 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from classgap.batchstats import class_sums
 from classgap.checks import InputError, number, one_of
 from classgap.losses.base import ClassLoss, TrainingPass
-from classgap.losses.shared import (
-    ClassMeans,
-    check_num_features,
-    check_views,
-    gathered,
-    hard_labels,
-    mean_cross_entropy,
-    projection,
-    squared_distances,
-)
+from classgap.losses.batch import LossBatch
+from classgap.losses.class_means import ClassMeans
+from classgap.losses.cross_entropy import mean_cross_entropy
+from classgap.losses.distances import squared_distances
+from classgap.losses.partners import gathered
+from classgap.losses.tensor_checks import check_num_features
 from classgap.registry import Choice, Float, method
 
 Centroids = Literal["running", "epoch"]
+
+
 EpsilonRule = Literal["learned", "count"]
+
+
 RobustForm = Literal["dro_lt", "elm"]
-
-
-def supervised_contrast(embeddings: Tensor, target: Tensor, *, temperature: float = 0.07) -> Tensor:
-    r"""Supervised contrastive loss of each row against all others.
-
-    .. math:: \ell_i = -\frac1{|P(i)|}\sum_{p\in P(i)} \ln\frac{e^{s_{ip}/\tau}}{\sum_{a\ne i} e^{s_{ia}/\tau}}
-
-    with :math:`P(i)` the other rows of the same class and :math:`s` the inner product.
-
-    Args:
-        embeddings: :math:`(N, d)`, of unit length.
-    Shape:
-        target :math:`(N,)`; returns :math:`(N,)`, 0 for a row that is alone with its label.
-    Example:
-        >>> supervised_contrast(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([3, 3]))
-        tensor([0., 0.])
-
-    Reference: Khosla et al., *Supervised contrastive learning*, NeurIPS 2020, arXiv:2004.11362, eq. (2).
-    """
-    itself = torch.eye(len(target), dtype=torch.bool, device=target.device)
-    similarity = embeddings @ embeddings.T / temperature
-    positive = (target[:, None] == target[None]) & ~itself
-    # −inf would turn into nan in the gradient of a row with nothing to compare to.
-    log_partition = similarity.masked_fill(itself, -1e30).logsumexp(1)
-    partners = positive.sum(1)
-    attraction = (similarity * positive).sum(1) / partners.clamp_min(1)
-    return torch.where(partners > 0, log_partition - attraction, 0.0)
-
-
-@method(
-    "supcon",
-    kind="loss",
-    family="contrast",
-    paper="arXiv:2004.11362",
-    needs=("features", "encoder_features", "views"),
-    space={
-        "weight": Float(0.05, 5.0, default=1.0, log=True),
-        "temperature": Float(0.03, 0.5, default=0.07, log=True),
-    },
-    reduces_to=("cross_entropy", {"weight": 0.0}),
-)
-class SupConLoss(ClassLoss):
-    """Cross-entropy plus supervised contrast: samples of a class, in several views, attract each other on the sphere.
-
-    Features pass a two-layer projection, which belongs to the loss, before they are compared. Joint training by default;
-    ``ce_weight=0`` is the first stage of the original two (then train a linear head on frozen features).
-
-    When to use: enough samples of a class in a batch, strong augmentation, balanced or mildly imbalanced data.
-    Expect: on balanced data better features after long training with strong views, little without; on long tails
-    frequent classes gain first.
-    Pitfalls: needs several views (cost times that number) and large batches; under imbalance head classes own the contrast
-    (see ``bcl``); the projection must be in the optimiser.
-
-    Args:
-        num_features: Feature dimension.
-        weight: Weight of the contrast.
-        ce_weight: Weight of cross-entropy, which is averaged over all views.
-        temperature: Of the similarities.
-        projection_dim: Output width of the projection.
-        views: Views of each sample.
-    Reference: Khosla et al., NeurIPS 2020.
-    """
-
-    def __init__(
-        self,
-        num_classes: int,
-        num_features: int,
-        *,
-        weight: float = 1.0,
-        ce_weight: float = 1.0,
-        temperature: float = 0.07,
-        projection_dim: int = 128,
-        views: int = 2,
-        class_counts: Sequence[float] | Tensor | None = None,
-    ) -> None:
-        super().__init__(num_classes, class_counts=class_counts)
-        self.weight, self.ce_weight = number("weight", weight, low=0.0), number("ce_weight", ce_weight, low=0.0)
-        self.temperature = number("temperature", temperature, low=0.0, open_low=True)
-        self.views = int(number("views", views, low=1))
-        self.projection = projection(check_num_features(num_features, self.name), projection_dim)
-
-    def compute(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
-        assert features is not None
-        check_views(logits, self.views)
-        embeddings = _embed(self.projection, features)
-        embeddings, labels = gathered(embeddings, hard_labels(target), self.training)
-        contrast = supervised_contrast(embeddings, labels, temperature=self.temperature).mean()
-        classification = mean_cross_entropy(logits, target)
-        self.last = {"classification": classification.detach(), "contrast": contrast.detach()}
-        return self.ce_weight * classification + self.weight * contrast.to(logits.dtype)
-
-    compute_empty = compute
 
 
 def robust_centroid_contrast(
@@ -254,30 +156,24 @@ class DROLTLoss(ClassLoss):
         if not self.every_epoch:
             return
         sums, counts = torch.zeros_like(self.centroids.mean), torch.zeros_like(self.centroids.mean[:, 0])
-        for _, target, features, _ in training_pass():
-            batch_sums, batch_counts = class_sums(features.to(sums.dtype), target, self.num_classes)
+        for batch in training_pass():
+            assert batch.features is not None  # declared in needs
+            batch_sums, batch_counts = class_sums(batch.features.to(sums.dtype), batch.target, self.num_classes)
             sums, counts = sums + batch_sums, counts + batch_counts
         self.centroids.replace(sums, counts)
 
-    def compute(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
-        assert features is not None
+    def compute(self, batch: LossBatch) -> Tensor:
+        features, labels = batch.features, batch.labels
+        assert features is not None  # declared in needs
         self.centroids.check_width(features)
-        labels = hard_labels(target)
         if self.updating:
             self.centroids.update(features, labels, step=self.step)
         rows, labels = gathered(features, labels, self.training)
         contrast = robust_centroid_contrast(
             rows, labels, self.centroids.mean, self.epsilon, temperature=self.temperature, form=self.form
         )
-        classification = mean_cross_entropy(logits, target)
+        classification = mean_cross_entropy(batch.logits, batch.target)
         self.last = {"classification": classification.detach(), "contrast": contrast.detach()}
         return classification + self.weight * contrast
 
     compute_empty = compute
-
-
-def _embed(project: nn.Module, rows: Tensor) -> Tensor:
-    """Rows projected onto the unit sphere, in the precision of the projection."""
-    return F.normalize(project(rows.to(next(project.parameters()).dtype)), dim=1)

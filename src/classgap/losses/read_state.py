@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-def settled(value: Tensor) -> Tensor:
+def read_state(value: Tensor) -> Tensor:
     """State as it is now, for use in a loss; not differentiated.
 
     A loss that writes a buffer and then computes with it must read it through this. In a compiled step the backward pass
@@ -16,15 +16,15 @@ def settled(value: Tensor) -> Tensor:
     (pytorch/pytorch#197039). What comes out of an opaque operation is saved instead.
     """
     if torch.compiler.is_compiling():
-        return cast("Tensor", torch.ops.classgap.settled(value))
+        return cast("Tensor", torch.ops.classgap.read_state(value))
     return value.detach()
 
 
-@torch.library.custom_op("classgap::settled", mutates_args=())
-def _settled_op(value: Tensor) -> Tensor:
+@torch.library.custom_op("classgap::read_state", mutates_args=())
+def _read_state_op(value: Tensor) -> Tensor:
     return value.clone()
 
 
-@_settled_op.register_fake
+@_read_state_op.register_fake
 def _(value: Tensor) -> Tensor:
     return torch.empty_like(value)

@@ -1,4 +1,4 @@
-"""Robust optimisation with classes as groups: the worst classes weigh most, by their current loss."""
+"""FairDRO over classes: the worst class distribution in a ball around the uniform one."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from classgap.batchstats import all_reduce_sum
 from classgap.checks import InputError, number, one_of
-from classgap.losses.base import ClassLoss, TrainingPass
-from classgap.losses.state import settled
+from classgap.losses.base import TrainingPass
+from classgap.losses.class_robust import ClassRobustLoss, class_loss_sums, losses_by_label
 from classgap.registry import Choice, Float, method
 
 
@@ -58,127 +57,6 @@ def chi_square_weights(losses: Tensor, rho: float, *, project: bool = False) -> 
     weights = 1 / size + slope * (ranked - centre)
     weights = torch.where(m <= size, weights.clamp_min(0), 0)
     return torch.empty_like(weights).scatter(0, order, weights)
-
-
-class ClassRobustLoss(ClassLoss):
-    r"""Base of losses :math:`\sum_k v_k \ell_k` over class means :math:`\ell_k` of the cross-entropy in a batch.
-
-    A subclass implements :meth:`mixture`. Class means are those of the batch of all ranks.
-    """
-
-    def mixture(self, means: Tensor, present: Tensor) -> Tensor:
-        """:math:`(K,)` coefficients for the class means, 0 for classes that are absent; may write state."""
-        raise NotImplementedError(f"{type(self).__name__} must implement mixture")
-
-    def compute(
-        self, logits: Tensor, target: Tensor, features: Tensor | None, index: Tensor | None, epoch: int | None
-    ) -> Tensor:
-        losses, labels, shares = _losses_by_label(logits, target)
-        sums, counts = _class_sums(losses, labels, shares, self.num_classes)
-        if self.training:  # only then do all ranks call
-            sums, counts = all_reduce_sum(sums, counts)
-        present = counts > 0
-        counts = torch.where(present, counts, 1)
-        mixture = settled(self.mixture(sums / counts, present)).to(losses.dtype)
-        coefficients = torch.where(present, mixture, 0)
-        # Written as a mean over samples, whose average over ranks is the loss of the whole batch.
-        weights = coefficients / counts * (counts * present).sum()
-        return (weights[labels] * shares * losses).sum() / max(1, logits.shape[0])
-
-    compute_empty = compute  # a rank without samples still takes part in the collectives
-
-
-def _losses_by_label(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Cross-entropy for each label a row may have, the labels, and the share of the row each has."""
-    if target.dim() == 1:
-        losses = F.cross_entropy(logits, target, reduction="none")
-        return losses, target, torch.ones_like(losses)
-    rows, labels = target.nonzero(as_tuple=True)
-    losses = F.cross_entropy(logits[rows], labels, reduction="none")
-    return losses, labels, target[rows, labels].to(losses.dtype)
-
-
-def _class_sums(losses: Tensor, labels: Tensor, shares: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
-    zeros = losses.new_zeros(num_classes)
-    return zeros.index_add(0, labels, losses.detach() * shares), zeros.index_add(0, labels, shares)
-
-
-@method(
-    "group_dro",
-    kind="loss",
-    family="robust",
-    paper="arXiv:1911.08731",
-    space={"eta": Float(1e-3, 1.0, default=0.01, log=True)},
-)
-class GroupDROLoss(ClassRobustLoss):
-    r"""Group DRO with classes as groups: weights of classes grow exponentially with their loss.
-
-    .. math:: q_k \leftarrow q_k e^{\eta\ell_k} \big/ \textstyle\sum_j q_j e^{\eta\ell_j}, \qquad L = \sum_k q_k \ell_k
-
-    Each step raises the weight of the classes that do badly in the batch, and so plays the game of minimising the worst class
-    loss. Weights remember all of training.
-
-    When to use: the worst class is what counts, classes are few, and the model cannot fit everything. Pair it with a
-    class-balanced sampler.
-    Expect: on balanced data a better worst class only while training losses differ, at a cost overall; on long tails
-    the same, with more noise from rare classes.
-    Pitfalls: once training losses vanish, so does its effect: regularise strongly. A mislabelled or impossible class takes all
-    weight. One sample of a rare class can carry most of a batch, so it diverges at learning rates cross-entropy bears: lower
-    the rate, or balance the batches. In the published form a class absent from the batch counts as loss 0, so that its weight
-    falls and the size of the loss follows the number of classes present, which ruins the tail of long-tailed data; here, by
-    default, only present classes are compared with each other.
-
-    Args:
-        eta: Step size of the weights; 0.01 is the default of the authors' code.
-        adjustment: :math:`C` of the published generalisation adjustment: weights follow :math:`\ell_k + C/\sqrt{n_k}`, which
-            raises rare classes; needs ``class_counts``.
-        strict: Treat absent classes as published.
-    Reference: Sagawa et al., *Distributionally robust neural networks for group shifts*, ICLR 2020;
-    github.com/kohpangwei/group_DRO.
-    """
-
-    log_q: Tensor
-
-    def __init__(
-        self,
-        num_classes: int,
-        *,
-        eta: float = 0.01,
-        adjustment: float = 0.0,
-        strict: bool = False,
-        class_counts: Sequence[float] | Tensor | None = None,
-    ) -> None:
-        super().__init__(num_classes, class_counts=class_counts)
-        self.eta = number("eta", eta, low=0.0)
-        self.adjustment = number("adjustment", adjustment, low=0.0)
-        if adjustment and class_counts is None:
-            raise InputError("adjustment needs class_counts, the number of training samples of each class")
-        self.strict = strict
-        self.register_buffer("log_q", torch.full((num_classes,), -math.log(num_classes)))
-
-    @property
-    def q(self) -> Tensor:
-        """:math:`(K,)` current class weights, with sum 1."""
-        return self.log_q.exp()
-
-    def mixture(self, means: Tensor, present: Tensor) -> Tensor:
-        if self.updating:
-            self._raise_weights(means.to(self.log_q.dtype), present)
-        if self.strict:
-            return self.q
-        # A softmax over the classes present: their weights, divided by the sum.
-        return self.log_q.masked_fill(~present, -math.inf).softmax(0)
-
-    def _raise_weights(self, means: Tensor, present: Tensor) -> None:
-        gain = self.eta * means
-        if self.adjustment and self.class_counts is not None:
-            gain = gain + self.eta * self.adjustment * self.class_counts.rsqrt()
-        if not self.strict:
-            # The classes present share among themselves what they had together, so being absent costs nothing.
-            among = self.log_q.masked_fill(~present, -math.inf)
-            gain = gain + among.logsumexp(0) - (among + gain).logsumexp(0)
-            gain = torch.where(present, gain, 0)
-        self.log_q.copy_((self.log_q + gain).log_softmax(0))
 
 
 @method(
@@ -284,9 +162,10 @@ class FairDROLoss(ClassRobustLoss):
         if epoch == 0:
             return
         sums = counts = torch.zeros_like(self.class_loss)
-        for logits, target, _, _ in training_pass():
-            batch = _class_sums(*_losses_by_label(logits.float(), target), self.num_classes)
-            sums, counts = sums + batch[0], counts + batch[1]
+        for batch in training_pass():
+            losses = losses_by_label(batch.logits.float(), batch.target)
+            batch_sums, batch_counts = class_loss_sums(*losses, self.num_classes)
+            sums, counts = sums + batch_sums, counts + batch_counts
         sums, counts = all_reduce_sum(sums, counts)
         self.seen.copy_(counts > 0)
         self.class_loss.copy_(sums / torch.where(self.seen, counts, 1))

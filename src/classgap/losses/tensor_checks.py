@@ -130,3 +130,22 @@ def check_counts(class_counts: Tensor, num_classes: int) -> Tensor:
             "drop classes without training samples"
         )
     return counts
+
+
+def check_num_features(num_features: int, method: str) -> int:
+    """The feature dimension, which a method with own parameters or class vectors must know at construction."""
+    if isinstance(num_features, bool) or not isinstance(num_features, int) or num_features < 1:
+        raise InputError(
+            f"{method} needs num_features, the feature dimension d as a whole number, got {num_features!r}"
+        )
+    return num_features
+
+
+def check_views(logits: Tensor, views: int) -> int:
+    """Samples in a view-major batch."""
+    if logits.shape[0] % views:
+        raise InputError(
+            f"a loss with views={views} needs the rows of all views one after the other, got {logits.shape[0]} rows, "
+            f"which {views} does not divide; concatenate the views or build the loss with views=1"
+        )
+    return logits.shape[0] // views

@@ -27,7 +27,7 @@ class FeatureQueue(nn.Module):
         self.register_buffer("memory_index", torch.full((num_classes, slots), -1))
         self.register_buffer("written", torch.zeros(num_classes, dtype=torch.long))
 
-    def recall(self, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def stored(self, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Features, labels and indices stored for the classes in ``target``."""
         classes = torch.unique(target)
         filled = torch.arange(self.slots, device=target.device) < self.written[classes, None]
@@ -35,7 +35,7 @@ class FeatureQueue(nn.Module):
         return self.memory[classes][filled], labels, self.memory_index[classes][filled]
 
     @torch.no_grad()
-    def remember(self, features: Tensor, target: Tensor, index: Tensor | None) -> None:
+    def store(self, features: Tensor, target: Tensor, index: Tensor | None) -> None:
         """Store the batches of all ranks. Without an index, entries are told apart from every later sample."""
         if index is None:
             index = target.new_full(target.shape, -1)
@@ -71,7 +71,7 @@ def collect_partners(
     *,
     gather: bool,
     queue: FeatureQueue | None = None,
-    remember: bool = False,
+    store: bool = False,
 ) -> Partners:
     """Rows of all ranks, with gradients, if ``gather``; then what ``queue`` holds of the classes in the batch.
 
@@ -84,9 +84,16 @@ def collect_partners(
         index = None if index is None else gather_rows(index)
     anchors, rows = (start, start + batch[0].shape[0]), labels.shape[0]
     if queue is not None:
-        past, past_labels, past_index = queue.recall(batch[1])
+        past, past_labels, past_index = queue.stored(batch[1])
         features, labels = torch.cat((features, past.to(features.dtype))), torch.cat((labels, past_labels))
         index = None if index is None else torch.cat((index, past_index))
-        if remember:
-            queue.remember(*batch)
+        if store:
+            queue.store(*batch)
     return Partners(features, labels, index, anchors, rows)
+
+
+def gathered(features: Tensor, labels: Tensor, training: bool) -> tuple[Tensor, Tensor]:
+    """Rows of all ranks while training, with gradients, so that pairs form as on one device; this rank's own otherwise."""
+    if not training:
+        return features, labels
+    return gather_with_gradient(features)[0], gather_rows(labels)

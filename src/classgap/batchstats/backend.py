@@ -30,7 +30,7 @@ def as_array(tensor: Tensor) -> Array:
     return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()  # NumPy has no bfloat16
 
 
-def beside(tensor: Tensor, *arrays: Any) -> tuple[Array, ...]:
+def arrays_like(tensor: Tensor, *arrays: Any) -> tuple[Array, ...]:
     """What was computed on the host, in NumPy, as arrays to go with ``tensor``."""
     return arrays if on_host(tensor) else tuple(torch.from_numpy(array).to(tensor.device) for array in arrays)
 

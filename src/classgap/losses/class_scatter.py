@@ -1,4 +1,4 @@
-"""How far the rows of a class lie apart in a batch, in time linear in the batch."""
+"""How far apart the rows of a class lie in a batch, in time linear in the size of the batch."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from classgap.batchstats import ClassRuns, centred_company, class_runs, squared_norms
-from classgap.batchstats.arrays import as_array, as_tensor
+from classgap.batchstats import BatchClasses, batch_classes, centred_rows, squared_norms
+from classgap.batchstats.backend import as_array, as_tensor
 from classgap.batchstats.collectives import gather_rows
 
 
@@ -21,13 +21,13 @@ def within_class_scatter(
     column_weight: Tensor | None = None,
     across_ranks: bool = False,
 ) -> Tensor:
-    r"""Half the mean squared distance of a row from the others of its class, averaged over the batch.
+    r"""Half the mean squared distance of a row from the other rows of its class, averaged over the batch.
 
     .. math:: \frac1N \sum_i \frac{w_{y_i}}{2(b_i-1)} \sum_{j\ne i,\,y_j=y_i} \sum_c v_c (z_{ic}-z_{jc})^2
 
-    where :math:`b_i` rows have the label of row :math:`i`; one without company counts 0. Computed as
-    :math:`\tfrac{b}{b-1}\|z_i-m\|^2` about the mean :math:`m` of the class, through which no gradient has to pass: its
-    share of the sum is zero.
+    where :math:`b_i` rows have the label of row :math:`i`; the only row of a class counts 0. Computed as
+    :math:`\tfrac{b}{b-1}\|z_i-m\|^2` with the mean :math:`m` of the class. No gradient has to pass through the mean: its
+    part of the gradient is zero.
 
     Args:
         class_weight: :math:`w`, :math:`(K,)`; by default 1.
@@ -48,29 +48,33 @@ class BatchScatter(NamedTuple):
     """:func:`within_class_scatter` of a batch, and what its gradient is made of."""
 
     value: Tensor
-    place: Tensor
-    """Rows with company: all others have no gradient."""
+    position: Tensor
+    """Rows of a class with at least two rows; all other rows have no gradient."""
     slope: Tensor
-    """What they are off the mean of their class, times the weight of each column."""
+    """Their deviations from the mean of their class, times the weight of each column."""
     weight: Tensor
 
     @classmethod
     def of(
-        cls, rows: Tensor, runs: ClassRuns, class_weight: Tensor | None = None, column_weight: Tensor | None = None
+        cls,
+        rows: Tensor,
+        present: BatchClasses,
+        class_weight: Tensor | None = None,
+        column_weight: Tensor | None = None,
     ) -> BatchScatter:
-        company = centred_company(rows.detach(), runs)
-        weight = company.size / ((company.size - 1) * len(runs.slot))
+        centred = centred_rows(rows.detach(), present)
+        weight = centred.size / ((centred.size - 1) * len(present.slot))
         if class_weight is not None:
-            weight = weight * as_array(class_weight)[runs.classes[company.slot]]
+            weight = weight * as_array(class_weight)[present.classes[centred.slot]]
         weight = as_tensor(weight, rows)
         if column_weight is None:
-            return cls(torch.dot(squared_norms(company.centred), weight), company.place, company.centred, weight)
-        slope = company.centred * column_weight.to(rows.dtype)
-        return cls(torch.dot((slope * company.centred).sum(1), weight), company.place, slope, weight)
+            return cls(torch.dot(squared_norms(centred.values), weight), centred.position, centred.values, weight)
+        slope = centred.values * column_weight.to(rows.dtype)
+        return cls(torch.dot((slope * centred.values).sum(1), weight), centred.position, slope, weight)
 
     def add_gradient(self, total: Tensor, factor: Tensor) -> Tensor:
         """``total`` plus the gradient times ``factor``, in place."""
-        return total.index_add_(0, self.place, self.slope * (self.weight * (2 * factor))[:, None])
+        return total.index_add_(0, self.position, self.slope * (self.weight * (2 * factor))[:, None])
 
 
 class _Scatter(torch.autograd.Function):
@@ -78,7 +82,7 @@ class _Scatter(torch.autograd.Function):
     def forward(
         ctx: Any, rows: Tensor, target: Tensor, class_weight: Tensor | None, column_weight: Tensor | None
     ) -> Tensor:
-        ctx.scatter, ctx.shape = BatchScatter.of(rows, class_runs(target), class_weight, column_weight), rows.shape
+        ctx.scatter, ctx.shape = BatchScatter.of(rows, batch_classes(target), class_weight, column_weight), rows.shape
         value: Tensor = ctx.scatter.value
         return value
 

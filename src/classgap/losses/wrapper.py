@@ -1,0 +1,89 @@
+"""Losses with another loss inside, e.g. DRW around LDAM, or BCL, GML and NCL with DBM as their classification term."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from classgap.losses.base import ClassLoss, TrainingPass
+from classgap.losses.batch import LossBatch
+from classgap.registry import get
+
+
+class WrapperLoss(ClassLoss):
+    """Base of losses with another loss, ``base``, inside.
+
+    The needs of the base are added to those of the wrapper, and whatever a training loop asks of a loss besides its value
+    (``start_epoch``, ``observe``, ``scores``, ``frozen``, ``cosine_scale``, ``margin_logits``) reaches the base. A subclass
+    uses the base in one of two ways:
+
+    - ``self.base.loss(part)`` with a part of the batch, or a changed batch: the base checks it and writes its own state.
+    - ``self.base.per_sample(batch)`` with the batch itself, which the wrapper has checked. The class then sets
+      ``shares_batch = True``, and the base takes part in the checks and sees the labels.
+
+    Args:
+        base: Registered name of the inner loss.
+        base_params: Its parameters.
+        options: Arguments of the next class among the bases, for a wrapper that is also a loss of another kind.
+    """
+
+    shares_batch: ClassVar[bool] = False
+    """Whether the base is computed from the batch of the wrapper by ``self.base.per_sample``."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        base: str,
+        base_params: Mapping[str, Any] | None,
+        class_counts: Sequence[float] | Tensor | None = None,
+        **options: Any,
+    ) -> None:
+        self._needs: frozenset[str] = type(self).method.needs
+        super().__init__(num_classes, class_counts=class_counts, **options)
+        self.base: ClassLoss = get("loss", base).build(
+            num_classes=num_classes, class_counts=class_counts, **dict(base_params or {})
+        )
+        self._needs |= self.base.needs
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What the wrapper needs and what its base needs."""
+        return self._needs
+
+    @property
+    def cosine_scale(self) -> float:
+        """The scale of the base."""
+        return self.base.cosine_scale
+
+    def margin_logits(self, logits: Tensor, target: Tensor) -> Tensor:
+        """The logits with the margin of the base."""
+        return self.base.margin_logits(logits, target)
+
+    def scores(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
+        """The scores of the base."""
+        return self.base.scores(logits, features)
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        with super().frozen(), self.base.frozen():
+            yield
+
+    def start_epoch(self, epoch: int, training_pass: TrainingPass) -> None:
+        self.base.start_epoch(epoch, training_pass)
+
+    def observe(self, inputs: Tensor) -> None:
+        self.base.observe(inputs)
+
+    def check(self, batch: LossBatch) -> None:
+        super().check(batch)
+        if self.shares_batch:
+            self.base.check(batch)
+
+    def update_from_labels(self, target: Tensor) -> None:
+        super().update_from_labels(target)
+        if self.shares_batch:
+            self.base.update_from_labels(target)
