@@ -70,7 +70,7 @@ def test_nothing_but_reports_when_nothing_helps(run: Run, tmp_path: Path) -> Non
     code, printed, _ = run("fix", tmp_path / "noise.npz", "--out", tmp_path / "out", "--folds", 2)
     assert code == 0
     assert "No significant improvement" in printed
-    assert "left out: crt (needs features)" in printed
+    assert "not fitted: crt (needs features)" in printed
     assert not (tmp_path / "out" / "method").exists()
     assert not (tmp_path / "out" / "predictions.csv").exists()
     assert (tmp_path / "out" / "methods.md").exists()

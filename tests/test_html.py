@@ -13,6 +13,7 @@ import pytest
 
 from classgap import Predictions, audit, compare
 from classgap.measure.render import html
+from classgap.predictions.labels import printable
 from reports import HOSTILE, comparison, full_report, label_report
 
 
@@ -46,7 +47,7 @@ def test_names_cannot_leave_their_place() -> None:
     for text in (html.render_audit(full_report(names=HOSTILE)), html.render_comparison(comparison(names=HOSTILE))):
         page = Outline(text)
         assert len(page.scripts) == 3  # data, the page's own, Vega
-        assert payload(text)["tables"]["classes"]["data"]["name"] == HOSTILE
+        assert payload(text)["tables"]["classes"]["data"]["name"] == [printable(name) for name in HOSTILE]
         body = text[: text.index('<script type="application/json"')]
         for name in HOSTILE[:2]:
             assert name not in body

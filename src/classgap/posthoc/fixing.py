@@ -130,7 +130,7 @@ def held_out_of(found: Predictions) -> HeldOut:
 
 
 def applicable(held_out: HeldOut) -> tuple[dict[str, PostHocMethod], dict[str, str]]:
-    """Every declared method (with its variants) that suits these samples, and why the others are left out."""
+    """Every registered method (with its variants) that suits these samples, and why the others do not."""
     wanted: dict[str, PostHocMethod] = {}
     skipped: dict[str, str] = {}
     for declared in registry.methods("posthoc"):
