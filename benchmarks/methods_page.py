@@ -32,7 +32,7 @@ HEAD = """\
 # Methods
 
 Generated from the code by `python benchmarks/methods_page.py`; `classgap methods NAME` shows the same on the command line.
-Every loss runs with `classgap train --set method=NAME`, and everything else goes around it:
+Every loss runs with `classgap train --set method=NAME`, and everything else can be combined with it:
 
 ```
 classgap train --set data=cifar100 --set model=resnet32 --set method=mr2 --set method.c_bar=2

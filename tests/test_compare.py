@@ -333,7 +333,7 @@ def test_refusals():
         (classgap.audit(Predictions.from_counts([[1, 0], [1, 1]])), "hold only counts"),
         ([], "at least one run"),
         (["x"], "there is no file x"),
-        ([3], "must be predictions, an audit, a file or a table, got int"),
+        ([3], "must be predictions, audits, files or tables, got int"),
     ):
         with pytest.raises(InputError, match=message):
             compare(report_, other)

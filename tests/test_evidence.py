@@ -70,6 +70,7 @@ def test_names_of_variants_say_which_method_they_mean(path: Path) -> None:
         assert variant.name.startswith("compact logits") == (variant.method == "compact_logits")
         if re.search("MR²|γ only", variant.name):
             assert variant.method.startswith("mr2")
+        if variant.method == "mr2":  # whose defaults are ours and may change; those of the other two are the authors'
             assert set(variant.params) >= {"c_bar", "lam", "temperature", "spread", "margins"}, "spell everything out"
 
 

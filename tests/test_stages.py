@@ -265,7 +265,7 @@ def test_three_stages_train_all_then_body_then_head(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["method=crt"], "crt goes around any method; set stage=crt"),
+        (["method=crt"], "crt is used together with any method; set stage=crt"),
         (["method=sam"], "set wrapper=sam"),
         (["method=mixup"], "set mix=mixup"),
         (["method=cutout"], "set data.augment=cutout"),
@@ -320,7 +320,7 @@ def test_a_head_is_chosen_and_said(tmp_path: Path) -> None:
     assert result.test.bias is None
     assert "head: cosine, since dbm works on cosines" in notes
     run(tmp_path / "views", "method=supcon", "epochs=1", watch=lambda p: notes.append(p.note))
-    assert any("all alike without augmentation" in note for note in notes)
+    assert any("without augmentation all views" in note for note in notes)
     run(tmp_path / "said", "method=dbm", "epochs=1", "model.head=cosine")
     assert equal(weights(tmp_path / "auto"), weights(tmp_path / "said"))
 

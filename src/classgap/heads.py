@@ -31,7 +31,7 @@ class CosineHead(nn.Module):
     - MR² with ``p=2`` gives every class the same margin; use ``p=3``;
     - distances are at most 2, so weights, slacks and margins tuned for a linear head do not transfer (center, range, ELM, DRO-LT,
       L-GM, the representation margin of MR²), and ``squeeze`` of the features is a constant;
-    - spread-out compares directions, so nothing changes;
+    - spread-out compares directions, so its result is the same;
     - losses with a projection of their own (SupCon, BCL, GML) declare ``encoder_features`` and get the features before they are
       normalised, as in the code of their authors.
 

@@ -41,13 +41,14 @@ class SAM(Optimizer):
     - **Mixed precision**: scale both losses, then ``scaler.step(optimizer); scaler.update()`` as always. The perturbation does
       not depend on the scale, so the first gradient needs no unscaling; ``scaler.unscale_(optimizer)`` belongs after the block,
       before clipping. Where the first gradient overflows, weights are not moved and the scaler skips the step as usual.
-    - **Several processes**: with the first pass inside ``model.no_sync()`` each process climbs along its own gradient (the
-      paper's choice, one all-reduce a step); without, all climb together, as one process on the whole batch would. Either way
-      weights are restored exactly, so processes never drift apart.
+    - **Several processes**: with the first pass inside ``model.no_sync()`` each process perturbs its weights along its own
+      gradient (the paper's choice, one all-reduce per step); without it, all use the common gradient, as one process with the
+      whole batch would. In both cases weights are restored exactly, so that all processes have the same weights.
     - **Accumulation**: run all pieces of a batch in the first pass, then all of them inside the block.
 
-    When to use: training from scratch with time to spare; it often helps generalisation and hard classes a little.
-    Expect: on balanced data a small gain after long training; on long tails the same gain, as it knows no counts.
+    When to use: training from scratch where training may take twice as long; it often improves generalisation and hard classes
+    a little.
+    Expect: on balanced data a small gain after long training; on long tails the same gain, as it does not use counts.
     Pitfalls: twice the cost; dropout draws a new mask in the second pass.
 
     Args:
@@ -72,8 +73,8 @@ class SAM(Optimizer):
         """Within this block weights are at the worst point nearby, and gradients start from zero.
 
         Args:
-            modules: Model and loss. Their running state (BatchNorm and the like) comes out as it went in: it belongs to the
-                first pass, at the real weights.
+            modules: Model and loss. Their running state (BatchNorm and the like) is the same after the block as before: it is
+                updated in the first pass, at the real weights.
         """
         moved = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
         weights = [p.detach().clone() for p in moved]
@@ -98,7 +99,7 @@ class SAM(Optimizer):
         device = gradients[0].device
         norms = [(g if s is None else g * s).float().norm().to(device) for g, s in zip(gradients, scales, strict=True)]
         norm = torch.stack(norms).norm()
-        # No direction to climb in, or an overflow the gradient scaler will deal with: stay.
+        # Without a direction, or after an overflow (the gradient scaler then skips the step), weights are not moved.
         factor = torch.where(torch.isfinite(norm) & (norm > 0), self.rho / norm, 0.0)
         for parameter, gradient, scale in zip(parameters, gradients, scales, strict=True):
             step = gradient if scale is None else gradient * scale.square()
@@ -177,7 +178,7 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
 
 @contextlib.contextmanager
 def _state_kept(module: nn.Module) -> Iterator[None]:
-    """A loss of this package is told not to update; running statistics of any other module are put back afterwards."""
+    """Freezes a loss of this package; restores the running statistics of any other module afterwards."""
     frozen = getattr(module, "frozen", None)
     if callable(frozen):
         with frozen():

@@ -26,11 +26,11 @@ from classgap.registry import Int, method
 # Dataclasses, so that a sampler names its own parameters only and still has a signature that shows all of them.
 @dataclass(eq=False, repr=False, kw_only=True)
 class EpochSampler(Sampler[int]):
-    """Base of all samplers: a subclass says what an epoch visits, this cuts the draw into the processes' shares.
+    """Base of all samplers: a subclass draws the samples of an epoch, and this class divides them among the processes.
 
     Args:
-        seed: Of all draws.
-        rank, world_size: This process among how many; those of ``torch.distributed`` by default.
+        seed: Random seed of all draws.
+        rank, world_size: Number of this process and number of processes; those of ``torch.distributed`` by default.
     """
 
     seed: int = 0
@@ -87,7 +87,7 @@ class EpochSampler(Sampler[int]):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class RepeatSampler(EpochSampler):
-    """Sample ``i`` exactly ``repeats[i]`` times an epoch, in random order.
+    """Sample ``i`` exactly ``repeats[i]`` times per epoch, in random order.
 
     Example:
         >>> sorted(RepeatSampler([1, 0, 3])(epoch=0).tolist())
@@ -130,7 +130,7 @@ def error_repeats(wrong: Tensor, factor: int) -> Tensor:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class LabelSampler(EpochSampler):
-    """Base of samplers that look at labels. Before ``start_epoch`` every sample is visited once (deferred re-sampling).
+    """Base of samplers that use labels. Before ``start_epoch`` every sample is visited once (deferred re-sampling).
 
     Args:
         labels: Class of each training sample. Classes that do not occur are left out.
@@ -170,8 +170,8 @@ class LabelSampler(EpochSampler):
     def cycles(self, draws: int, group: int, generator: torch.Generator) -> Tensor:
         """For each class ``draws`` of its samples, ``(K, draws)``: shuffles of the class, one after the other.
 
-        Each run of ``group`` draws holds distinct samples where the class has that many: a shuffle is left early rather than
-        let a run reach into the next.
+        Each run of ``group`` draws holds distinct samples where the class has that many: a shuffle ends early
+        rather than share a run with the next shuffle.
         """
         used = torch.where(self.counts >= group, self.counts // group * group, self.counts)
         rounds = torch.div(draws + used - 1, used, rounding_mode="floor")
@@ -213,8 +213,8 @@ class ClassBalancedSampler(_ProbabilitySampler):
 
     When to use: re-training a classifier on frozen features (cRT), or late in training (``start_epoch``).
     Expect: on balanced data nothing but a draw with replacement, so that an epoch misses a third of the samples; on
-    long tails a gain for the tail and a loss at the head, smaller than what the same balance in the loss gives.
-    Pitfalls: tail samples repeat many times an epoch, so a whole network trained this way memorises them.
+    long tails a gain for rare and a loss for frequent classes, smaller than with the same balance in the loss.
+    Pitfalls: samples of rare classes repeat many times per epoch, so a whole network trained this way memorises them.
     """
 
     def class_probabilities(self, epoch: int) -> Tensor:
@@ -225,7 +225,7 @@ class ClassBalancedSampler(_ProbabilitySampler):
 class SquareRootSampler(_ProbabilitySampler):
     r"""Classes by the square root of their size, :math:`p_k \propto \sqrt{n_k}`, with replacement.
 
-    Ten times as many samples make a class come only three times as often.
+    A class with ten times as many samples is drawn only three times as often.
 
     When to use: a middle way between the natural and the balanced distribution.
     Expect: on balanced data as for ``class_balanced``; on long tails about half of its shift.
@@ -252,7 +252,7 @@ class ProgressiveSampler(_ProbabilitySampler):
     When to use: one run that learns features first and boundaries last.
     Expect: on balanced data as for ``class_balanced``; on long tails between natural and balanced sampling, in the
     paper slightly better than either.
-    Pitfalls: it must know the length of the run.
+    Pitfalls: it needs the length of the run.
 
     Args:
         epochs: Length :math:`E` of the run.
@@ -286,7 +286,7 @@ class ClassAwareSampler(LabelSampler):
     When to use: cRT and other second stages, as in OLTR and the decoupling paper.
     Expect: on balanced data an ordinary epoch in another order; on long tails as ``class_balanced``, in epochs that
     are many times longer.
-    Pitfalls: an epoch has (largest class) × K samples, many times the data set on a long tail.
+    Pitfalls: an epoch has (largest class) × K samples, on a long tail many times the size of the data set.
 
     Args:
         samples: Samples of a class drawn in a row.
@@ -317,7 +317,7 @@ class ClassAwareSampler(LabelSampler):
 )
 @dataclass(eq=False, repr=False, kw_only=True)
 class PByQSampler(LabelSampler):
-    """Batches of P classes with Q samples each, so that every sample finds partners of its class.
+    """Batches of P classes with Q samples each, so that every sample has partners of its class in the batch.
 
     Classes take turns, all equally often; samples of a class come in shuffled cycles and are distinct within a batch where
     the class has enough of them. Use with batches of P · Q samples.

@@ -1,8 +1,8 @@
-"""Small arrays, written once for NumPy and torch.
+"""Small arrays in NumPy or in torch, with one code for both.
 
-A step works on many arrays with one number for each sample, class or pair. An operation on so few costs a third in NumPy of
-what it costs in torch, so on the CPU they are NumPy views of the tensors; on an accelerator they stay tensors. Code on them
-uses what both libraries spell alike. Whatever has the size of features or logits is always a tensor.
+A training step works on many arrays with one number for each sample, class or pair. An operation on such a small array takes a
+third of the time in NumPy, so on the CPU these arrays are NumPy views of the tensors; on an accelerator they remain tensors. The
+code uses functions that have the same name and meaning in both libraries. Features and logits are always tensors.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 Array = Any
-"""A NumPy array or a tensor; all that meet in one function are of the same kind."""
+"""A NumPy array or a tensor; all arrays in one function are of the same kind."""
 
 
 def on_host(tensor: Tensor) -> bool:
-    """Whether arrays beside this tensor are NumPy's: on the CPU, except while compiling."""
+    """Whether small arrays that belong to this tensor are NumPy arrays: on the CPU, except while compiling."""
     return tensor.is_cpu and not torch.compiler.is_compiling()
 
 
@@ -31,7 +31,7 @@ def as_array(tensor: Tensor) -> Array:
 
 
 def arrays_like(tensor: Tensor, *arrays: Any) -> tuple[Array, ...]:
-    """What was computed on the host, in NumPy, as arrays to go with ``tensor``."""
+    """NumPy arrays as arrays that can be used together with ``tensor``: on the same device, of the same library."""
     return arrays if on_host(tensor) else tuple(torch.from_numpy(array).to(tensor.device) for array in arrays)
 
 
@@ -47,7 +47,7 @@ def as_indices(*arrays: Array) -> list[Tensor]:
 
 
 def library(array: Array) -> Any:
-    """NumPy or torch: whose functions to call on the array."""
+    """The module (NumPy or torch) whose functions work on the array."""
     return torch if isinstance(array, Tensor) else np
 
 

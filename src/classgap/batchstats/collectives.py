@@ -1,4 +1,4 @@
-"""The collectives class statistics need. On one process each is the identity."""
+"""The collectives that class statistics need. With one process each of them returns its input."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def is_distributed() -> bool:
 
 
 def all_reduce_sum(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Element-wise sums over ranks. Sums and counts travel; quotients are taken afterwards."""
+    """Element-wise sums over ranks. Reduce sums and counts, and divide afterwards."""
     if not is_distributed():
         return tensors
     reduced = []
@@ -34,7 +34,7 @@ def gather_rows(tensor: Tensor) -> Tensor:
 
 
 def gather_with_gradient(tensor: Tensor) -> tuple[Tensor, int]:
-    """Rows of all ranks and where this rank's begin; gradients of rows used elsewhere flow back to their owner."""
+    """Rows of all ranks, and the position of the first row of this rank. Gradients flow back to the rank a row comes from."""
     if not is_distributed():
         return tensor, 0
     counts = _row_counts(tensor)
@@ -63,7 +63,7 @@ def _row_counts(tensor: Tensor) -> list[int]:
 
 
 def _gather(tensor: Tensor, counts: list[int]) -> list[Tensor]:
-    # Collectives want equal shapes, so rows are padded to the longest rank and cut again.
+    # Collectives need equal shapes, so rows are padded to those of the longest rank, and the padding is removed afterwards.
     longest = max(counts)
     padded = tensor.new_zeros(longest, *tensor.shape[1:])
     padded[: tensor.shape[0]] = tensor
@@ -73,5 +73,5 @@ def _gather(tensor: Tensor, counts: list[int]) -> list[Tensor]:
 
 
 def rank_and_world() -> tuple[int, int]:
-    """This process's number and how many there are; ``(0, 1)`` without a process group."""
+    """Number of this process and number of processes; ``(0, 1)`` without a process group."""
     return (dist.get_rank(), dist.get_world_size()) if is_distributed() else (0, 1)

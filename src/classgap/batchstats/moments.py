@@ -23,9 +23,9 @@ _NORM, _COUNT, _SCATTER, _FREEDOM = range(4)
 class ClassMoments(nn.Module):
     r"""Running per-class :math:`a_k = E\|\phi\|_p^2` and mean within-class spread :math:`\bar s = \frac1K\sum_k\|s_k\|^2`.
 
-    Decayed sums and counts are stored and quotients are taken when read, so a class not seen yet is nan. A class decays
-    once for each step in which it appears: rare classes are not forgotten. A step costs :math:`O(N d)` plus the classes it
-    touches, and leaves the same state on every rank.
+    Decayed sums and counts are stored and quotients are taken when read, so a class not seen yet is nan. The sums of a class
+    decay only in steps in which it appears, so that rare classes keep their statistics. A step costs :math:`O(N d)` plus the
+    classes it touches, and leaves the same state on every rank.
 
     Args:
         num_classes: Number of classes :math:`K`.
@@ -193,7 +193,7 @@ def _moving_averages(old: Array, second: Array, deviation: Array, decay: float) 
     return keep[:, None] * old + (1 - keep)[:, None] * new
 
 
-# torch.compile cannot look inside (the number of pairs in a batch depends on the data), so it sees one opaque step.
+# The number of pairs in a batch depends on the data, which torch.compile cannot trace: for it this is one opaque operation.
 @torch.library.custom_op("classgap::update_moments", mutates_args=("state",))
 def _update_moments_op(
     state: list[Tensor], features: Tensor, target: Tensor, norms: Tensor, decay: float, spread: str | None

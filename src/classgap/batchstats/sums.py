@@ -1,4 +1,4 @@
-"""Sums by class, by scatter: never a loop over classes."""
+"""Sums by class, without a loop over classes."""
 
 from __future__ import annotations
 

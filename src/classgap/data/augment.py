@@ -24,9 +24,9 @@ Policy = Callable[[Tensor, Tensor], Tensor]
 def crop(images: Tensor, uniform: Tensor) -> Tensor:
     """Pad by an eighth of the side (4 at 32 pixels) with black and cut at a random place.
 
-    When to use: small images whose subject may lie anywhere; part of the customary set with ``flip``.
-    Expect: on balanced data and long tails alike, later overfitting; the baseline of every table on images.
-    Pitfalls: where the place in the picture tells the class, it takes that away.
+    When to use: small images whose subject may lie anywhere; usually together with ``flip``.
+    Expect: later overfitting, on balanced data and on long tails; part of the baseline of every table on images.
+    Pitfalls: where the position in the image is part of the class, that information is lost.
     """
     n, _, height, width = images.shape
     pad = max(1, height // 8)
@@ -42,8 +42,8 @@ def crop(images: Tensor, uniform: Tensor) -> Tensor:
 def flip(images: Tensor, uniform: Tensor) -> Tensor:
     """Mirror left and right half of the time.
 
-    When to use: things that look as likely either way round.
-    Expect: twice the images on balanced data and on tails, at no cost.
+    When to use: objects that are equally likely in both orientations.
+    Expect: twice as many different images, on balanced data and on long tails, at no cost.
     Pitfalls: digits, letters, signs and sides of a body change their meaning.
     """
     mirrored = uniform[:, 0] < 0.5
@@ -84,7 +84,7 @@ def autoaugment(images: Tensor, uniform: Tensor) -> Tensor:
 
     When to use: natural images, few of them, and a network with the capacity and the epochs to use the variety: its training
     accuracy without the policy says so.
-    Expect: on balanced data, CIFAR-10 with 500 images a class, overall +2.8 points with ResNet-20 for 100 epochs (training
+    Expect: on balanced data, CIFAR-10 with 500 images per class, overall +2.8 points with ResNet-20 for 100 epochs (training
     accuracy 99 % without), but -2.5 overall and -4 on the hard third with a small network for 30 (71 %). On tails (not measured
     here) it has no preference for rare classes, so add a method that has.
     Pitfalls: a small or briefly trained network loses. Compare losses with the same augmentation on both sides: published gains

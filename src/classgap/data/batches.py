@@ -22,7 +22,7 @@ Mix = Callable[[Tensor, Tensor, np.random.Generator], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """This process's share of a batch.
+    """The part of a batch that belongs to this process.
 
     Attributes:
         y: Labels, or probabilities where samples were mixed.
@@ -38,7 +38,7 @@ class Batch:
     views: int = 1
 
     def pieces(self, count: int) -> Iterator[Batch]:
-        """This in ``count`` nearly equal parts that hold whole samples with all their views."""
+        """The batch in ``count`` nearly equal parts; all views of a sample are in the same part."""
         count = min(count, len(self.y) // self.views)
         tensors = (self.x, self.y, self.index)
         parts = (t.view(self.views, -1, *t.shape[1:]).tensor_split(count, 1) for t in tensors)
@@ -52,7 +52,7 @@ def mixed_seed(*parts: int) -> int:
 
 
 def shuffled(count: int, seed: int) -> EpochSampler:
-    """Every sample once an epoch, in a random order."""
+    """Every sample once per epoch, in a random order."""
     return RepeatSampler(torch.ones(count, dtype=torch.long), seed=seed)
 
 
@@ -80,7 +80,7 @@ class Batches:
     Everything random is drawn for the whole batch from ``(seed, epoch, step)`` and then cut into the processes' shares, so
     neither resuming in mid-epoch nor another number of processes changes what a sample looks like.
 
-    A last batch of fewer than two samples a process is left out: BatchNorm cannot use it.
+    A last batch with fewer than two samples per process is left out: BatchNorm cannot use it.
 
     Args:
         batch: Samples per step over all processes.
@@ -88,7 +88,7 @@ class Batches:
         policies: Augmentations of uint8 images.
         views: How many times each sample comes, augmented anew.
         mix: Mixes the samples of each view.
-        rank, world: This process among how many.
+        rank, world: Number of this process and number of processes.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Batches:
     def _made(self) -> tuple[int, int]:
         """Process and number of processes for which samples are made here.
 
-        Partners in a mixture may belong to another process, so then the whole batch is made and cut afterwards.
+        Partners in a mixture may belong to another process, so then the whole batch is made, and this process keeps its part.
         """
         return (0, 1) if self.mix else (self.rank, self.world)
 

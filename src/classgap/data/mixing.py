@@ -79,7 +79,7 @@ def cutmix(
 
 
 def _draw(inputs: Tensor, alpha: float, rng: np.random.Generator) -> tuple[Tensor, float]:
-    """A partner for each row and the share it keeps of itself."""
+    """A partner for each row, and the share of the row in the mixture."""
     if not inputs.is_floating_point():
         raise InputError(f"inputs must be floating point, got {inputs.dtype}; normalise images before mixing them")
     alpha = number("alpha", alpha, low=0.0)
@@ -88,7 +88,7 @@ def _draw(inputs: Tensor, alpha: float, rng: np.random.Generator) -> tuple[Tenso
 
 
 def _interval(length: int, share: float, rng: np.random.Generator) -> tuple[int, int]:
-    """Where the rectangle lies along one side."""
+    """First and last pixel (exclusive) of the rectangle along one side."""
     half = round(length * (1 - share) ** 0.5) / 2
     centre = rng.uniform(0, length)
     return max(0, round(centre - half)), min(length, round(centre + half))

@@ -32,7 +32,7 @@ class Known:
 
 
 def data_root() -> Path:
-    """Where downloaded data sets live: ``$CLASSGAP_DATA``, or a folder in the user's cache."""
+    """Folder of downloaded data sets: ``$CLASSGAP_DATA``, or a folder in the user's cache."""
     cache = os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")
     return Path(os.environ.get("CLASSGAP_DATA", Path(cache) / "classgap"))
 
@@ -108,7 +108,7 @@ def _digits(root: Path, download: bool) -> Source:
     bunch = load_digits()
     images = np.round(bunch.images * (255 / 16)).astype(np.uint8)[:, None]
     labels = bunch.target.astype(np.int64)
-    # The package publishes no split: 100 test images a class, drawn once, the same for everybody.
+    # The package publishes no split: 100 test images per class, drawn with a fixed seed.
     rng = np.random.RandomState(0)
     test = np.sort(np.concatenate([rng.permutation(np.flatnonzero(labels == k))[:100] for k in range(10)]))
     train = np.setdiff1d(np.arange(len(labels)), test)

@@ -1,4 +1,4 @@
-"""Who is in the training set: validation split, per-class limits and long-tail profiles. NumPy only."""
+"""Which samples are in the training set: validation split, per-class limits and long-tail profiles. NumPy only."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def choose(labels: NDArray[Any], pool: Indices, counts: Indices, seed: int) -> I
 def hold_out(labels: NDArray[Any], num_classes: int, fraction: float, seed: int) -> tuple[Indices, Indices]:
     """Split all samples into ``(rest, held_out)``, the latter with ``fraction`` of every class and at least one of each."""
     number("data.val_fraction", fraction, low=0.0, high=0.9)
-    everyone = np.arange(len(labels))
+    rows = np.arange(len(labels))
     if fraction == 0:
-        return everyone, everyone[:0]
+        return rows, rows[:0]
     sizes = np.bincount(labels, minlength=num_classes)
     wanted = np.maximum(np.round(sizes * fraction), 1).astype(np.int64)
     if (wanted >= sizes).any():
@@ -72,8 +72,8 @@ def hold_out(labels: NDArray[Any], num_classes: int, fraction: float, seed: int)
             f"class {k} has {sizes[k]} training samples, too few to hold out {fraction:g} for validation; "
             "set data.val_fraction=0"
         )
-    held = choose(labels, everyone, wanted, seed + 1)
-    return np.setdiff1d(everyone, held), held
+    held = choose(labels, rows, wanted, seed + 1)
+    return np.setdiff1d(rows, held), held
 
 
 def split_hash(*parts: NDArray[Any]) -> str:

@@ -45,7 +45,7 @@ def sphereface_cosine(cosine: Tensor, m: int) -> Tensor:
     reduces_to=("cross_entropy", {"m": 0.0, "s": 1.0}),
 )
 class CosFaceLoss(CosineLoss):
-    r"""CosFace: the cosine of the true class must lead by a fixed amount.
+    r"""CosFace: the cosine of the true class must be larger than all others by a fixed amount.
 
     .. math:: \psi = \cos\theta_y - m
 
@@ -53,12 +53,12 @@ class CosFaceLoss(CosineLoss):
     Classes become compact and well separated in angle.
 
     When to use: features meant for comparison by angle (retrieval, verification), or a margin equal for all classes; on balanced
-    data LDAM is this loss. It knows nothing of class counts.
+    data LDAM is this loss. It does not use class counts.
     Expect: on balanced data accuracy near that of cross-entropy, and features that compare well by angle; on long
     tails no help by itself.
     Pitfalls: needs a cosine head, and its loss is not comparable in size to cross-entropy. Gradients are ``s`` times those of a
     linear head: a network without normalisation layers learns badly at ``optim.lr=0.1``, and well with ``optim.clip=1`` or a
-    tenth of the rate; so for every loss on cosines. A large ``s`` with a large ``m`` can fail to start.
+    tenth of the rate; so for every loss on cosines. With a large ``s`` and a large ``m`` training may not start.
 
     Args:
         m: Margin in cosine; 0.35 in the paper, 0.4 in later face recognition code.
@@ -99,7 +99,7 @@ class ArcFaceLoss(CosineLoss):
     sphere. Beyond :math:`\theta_y + m = \pi`, where the cosine would rise again, the target becomes
     :math:`\cos\theta_y - m\sin m`.
 
-    When to use: as CosFace; its margin is easier to read, in radians. It knows nothing of class counts; DBM does.
+    When to use: as CosFace; its margin is easier to read, in radians. It does not use class counts; DBM does.
     Expect: as CosFace, on balanced data and on long tails.
     Pitfalls: ``m=0.5`` with a large ``s`` is hard to start from scratch on small images. Needs a cosine head; large gradients as
     in CosFace.

@@ -1,4 +1,4 @@
-"""Balanced contrastive learning: every class weighs the same in the contrast, and the classifier supplies prototypes."""
+"""Balanced contrastive learning: every class has the same weight in the contrast, and a prototype from the classifier."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LEAST_HIDDEN = 512
 
 
 def balanced_contrast(embeddings: Tensor, target: Tensor, prototypes: Tensor, *, temperature: float = 0.1) -> Tensor:
-    r"""Contrast in which every class weighs the same, however many samples it has in the batch.
+    r"""Contrast in which every class has the same weight, whatever its number of samples in the batch.
 
     .. math:: \ell_i = -\frac1{|P(i)|}\sum_{p\in P(i)}\Big[\frac{s_{ip}}\tau
        - \ln\sum_c \frac1{|c|}\sum_{a\in c,\,a\ne i} e^{s_{ia}/\tau}\Big]
@@ -48,14 +48,14 @@ def balanced_contrast(embeddings: Tensor, target: Tensor, prototypes: Tensor, *,
     counts = similarity.new_ones(num_classes).index_add(0, target, similarity.new_ones(rows))
     size = counts[labels] - (target[:, None] == labels[None]).to(
         counts.dtype
-    )  # the anchor is no member of its own class
+    )  # the anchor is not counted in its own class
     log_partition = (similarity - size.log()).masked_fill(itself, -1e30).logsumexp(1)
     attraction = (similarity * positive).sum(1) / positive.sum(1)
     return log_partition - attraction
 
 
 class ModuleReference:
-    """A module that belongs to the model: no part of the parameters and the state of the loss that refers to it.
+    """A module that belongs to the model, not to the parameters and the state of the loss that refers to it.
 
     A deep copy of the loss refers to the same module, and a deep copy of model and loss together to the copied module.
     """

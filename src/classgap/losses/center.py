@@ -41,18 +41,18 @@ class CenterLoss(ClassLoss):
 
     .. math:: L = \mathrm{CE} + \lambda\,\tfrac1N\sum_i \tfrac12\|\phi_i - c_{y_i}\|^2
 
-    Centres are no parameters: they follow the batch means, :math:`c_k \leftarrow c_k + \alpha\frac{b_k}{1+b_k}(m_k - c_k)`,
+    Centres are not parameters: they follow the batch means, :math:`c_k \leftarrow c_k + \alpha\frac{b_k}{1+b_k}(m_k - c_k)`,
     and start at the first batch mean of their class. What MR²'s tables call DFL.
 
     When to use: features of a class are scattered and the head is linear; it makes classes compact.
-    Expect: on balanced data tighter classes and at most a small change in accuracy; on long tails the same, for the
-    head's preference for frequent classes remains.
+    Expect: on balanced data tighter classes and at most a small change in accuracy; on long tails the same, since
+    the preference of the head for frequent classes remains.
     Pitfalls: the pull is not relative to the feature scale, so features and :math:`\lambda` must be tuned together; the paper
     sums over the batch where this, as most code, divides by its size; the tail is pulled to centres made of few samples.
 
     Args:
         num_features: Feature dimension :math:`d`.
-        lam: Weight :math:`\lambda` of the pull; 0.003 as quoted of the paper, whose own text could not be checked.
+        lam: Weight :math:`\lambda` of the pull; 0.003 as others quote the paper, whose text could not be checked.
         rate: Step :math:`\alpha` of the centres; 0.5 likewise, and in most code.
     Reference: Wen et al., *A discriminative feature learning approach for deep face recognition*, ECCV 2016.
     """
@@ -77,7 +77,7 @@ class CenterLoss(ClassLoss):
         self.centers.check_width(features)
         if self.updating:
             self.centers.update(features, labels, step=self.rate, shrink=True)
-        # A class met only in evaluation has no centre to be pulled to.
+        # A class that was never in a training batch has no centre.
         pull = center_pull(features, labels, self.centers.mean) * self.centers.seen[labels]
         classification, pull = mean_cross_entropy(batch.logits, batch.target), pull.sum() / max(1, len(batch))
         self.last = {"classification": classification.detach(), "pull": pull.detach()}

@@ -57,19 +57,20 @@ def sigmoid_cross_entropy(
     reduces_to=("cross_entropy", {"beta": 0.0}),
 )
 class ClassBalancedLoss(ClassWeightedLoss):
-    r"""Class-balanced loss: classes weigh inversely to their effective number of samples.
+    r"""Class-balanced loss: classes are weighted inversely to their effective number of samples.
 
     .. math:: \ell = w_y\, \ell_0(z, y), \qquad w_k \propto \frac{1-\beta}{1-\beta^{n_k}}, \quad \tfrac1K\sum_k w_k = 1
 
-    Rare classes get larger weights, but less than inverse counts would give them, because samples of a frequent class repeat
-    each other. The loss :math:`\ell_0` may be cross-entropy, focal, or their sigmoid forms.
+    Rare classes get larger weights, but less than inverse counts would give them, because samples of a frequent class are
+    partly redundant. The loss :math:`\ell_0` may be cross-entropy, focal, or their sigmoid forms.
 
-    When to use: as the simplest answer to imbalance, best deferred (``drw``).
+    When to use: the simplest method against imbalance; best deferred (``drw``).
     Expect: on balanced data it is cross-entropy; on long tails a gain for the tail that fades once the training set
     is fitted, where weights no longer act.
     Pitfalls: weighting from the start hurts the features of frequent classes. For counts far above :math:`1/(1-\beta)` the
-    weights saturate and frequent classes are all treated alike. The sigmoid kinds start badly unless the last bias starts at
-    :math:`-\ln(K-1)`, and their loss is a sum over classes, so it needs a smaller learning rate for many classes.
+    weights saturate and frequent classes are all treated alike. Training with the sigmoid kinds starts badly unless the bias
+    of the last layer starts at :math:`-\ln(K-1)`, and their loss is a sum over classes, so it needs a smaller learning rate
+    for many classes.
 
     Args:
         beta: 0 for no re-weighting, towards 1 for inverse counts.

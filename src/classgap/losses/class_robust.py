@@ -25,7 +25,7 @@ class ClassRobustLoss(ClassLoss):
     def compute(self, batch: LossBatch) -> Tensor:
         losses, labels, shares = losses_by_label(batch.logits, batch.target)
         sums, counts = class_loss_sums(losses, labels, shares, self.num_classes)
-        if self.training:  # only then do all ranks call
+        if self.training:  # only then do all ranks take part
             sums, counts = all_reduce_sum(sums, counts)
         present = counts > 0
         counts = torch.where(present, counts, 1)

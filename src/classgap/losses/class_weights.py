@@ -43,7 +43,7 @@ def effective_number_weights(class_counts: Tensor, beta: float = 0.9999) -> Tens
 
 
 class ClassWeightedLoss(ClassLoss):
-    """Base of losses whose samples count with the weight of their class.
+    """Base of losses in which a sample is weighted by its class.
 
     A subclass implements :meth:`unweighted`; :meth:`class_weights` may depend on the epoch.
 
@@ -103,6 +103,6 @@ class ClassWeightedLoss(ClassLoss):
             return torch.ones((), device=target.device)
         of_sample = weights[target] if target.dim() == 1 else target.to(weights.dtype) @ weights
         total, samples = of_sample.sum(), torch.ones_like(of_sample).sum()
-        if self.training:  # only then do all ranks call
+        if self.training:  # only then do all ranks take part
             total, samples = all_reduce_sum(total, samples)
         return total / samples

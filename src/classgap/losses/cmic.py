@@ -29,7 +29,7 @@ def concentration(log_probabilities: Tensor, target: Tensor, class_means: Tensor
         >>> concentration(log_p, torch.tensor([0]), torch.tensor([[0.25, 0.75], [0.5, 0.5]]))
         tensor([0.])
     """
-    # A mean that underflowed to 0 says "never", which a sample of the class just refuted.
+    # A mean that underflowed to 0 would give an infinite divergence.
     reference = class_means.detach().to(log_probabilities.dtype)[target].clamp_min(1e-12).log()
     return (log_probabilities.exp() * (log_probabilities - reference)).sum(1)
 
@@ -67,9 +67,9 @@ class CMICLoss(ClassLoss):
 
     When to use: balanced data where output distributions of a class should be alike.
     Expect: on balanced data a small change, published as a gain for networks of all sizes; on long tails frequent
-    classes rule both terms, so no help for the tail.
-    Pitfalls: needs :math:`K^2` numbers of state; the separation is unbounded below and therefore capped at twice
-    :math:`\ln K` a pair; the published weights could not be found, so the defaults are a start for tuning and no more.
+    classes dominate both terms, so it does not help the tail.
+    Pitfalls: its state has :math:`K^2` numbers; the separation is unbounded below and therefore limited to twice
+    :math:`\ln K` per pair; the published weights could not be found, so the defaults are only a start for tuning.
 
     Args:
         lam: Weight of the concentration.
@@ -98,8 +98,8 @@ class CMICLoss(ClassLoss):
             self.means.update(log_probabilities.exp(), labels, step=1 - self.decay)
         inside = concentration(log_probabilities, labels, self.means.mean) * self.means.seen[labels]
         inside = inside.sum() / max(1, len(labels))
-        everyone, all_labels = gathered(log_probabilities, labels, self.training)
-        between = separation(everyone, all_labels, ceiling=2 * math.log(self.num_classes))
+        rows, row_labels = gathered(log_probabilities, labels, self.training)
+        between = separation(rows, row_labels, ceiling=2 * math.log(self.num_classes))
         self.last = {"concentration": inside.detach(), "separation": between.detach()}
         return mean_cross_entropy(batch.logits, batch.target) + self.lam * inside - self.beta * between
 

@@ -47,15 +47,15 @@ class CompactLogitsLoss(ClassLoss):
 
     :math:`A` is the share of the batch that is classified correctly and :math:`b_i` the number of samples with the label of
     sample :math:`i`. The pull acts on logits, which have a scale of their own, so that one weight suits every network; the
-    power of the accuracy weakens it while classes overlap, where it would take from the hard ones. The first term is the margin
-    cross-entropy of MR² with mean margin 1. This is a method of this package, not of a paper.
+    power of the accuracy weakens it while classes overlap, where it would lower the accuracy of the hard ones. The first term
+    is the margin cross-entropy of MR² with mean margin 1. This is a method of this package, not of a paper.
 
     When to use: uneven class accuracies on balanced data, where the network fits its training set: a head with a hidden layer,
     a linear probe; on long tails together with ``class_counts``.
     Expect: on balanced data a gain overall and on the hard third, most where training data are fitted
     completely, and nothing where they are not; on long tails, with ``class_counts``, more than logit adjustment alone.
-    Pitfalls: on long tails without ``class_counts`` the pull takes from rare classes, and a warning says so. A class needs two
-    samples in a batch to be pulled together.
+    Pitfalls: on long tails without ``class_counts`` the pull lowers the accuracy of rare classes; a warning says so. A class
+    needs at least two samples in a batch for a pull.
 
     Args:
         num_classes: Number of classes :math:`K`.
@@ -67,8 +67,8 @@ class CompactLogitsLoss(ClassLoss):
             :math:`\bar c`.
         fit_power: Power of the batch accuracy that scales the pull; 0 gives a constant pull.
         class_counts: Training samples of each class; adds the logit adjustment :math:`\tau\ln\pi`. The logit of class
-            :math:`j` on samples of class :math:`y` is then pulled by :math:`(n_j/n_y)^{1/2}`: an equal pull would hold back
-            the large logits with which rare classes make up for their prior.
+            :math:`j` on samples of class :math:`y` is then pulled by :math:`(n_j/n_y)^{1/2}`: an equal pull would reduce
+            the large logits that rare classes need against their small prior.
         tau: Strength of that adjustment.
     Shape:
         logits :math:`(N, K)`, target :math:`(N,)` or :math:`(N, K)`, features :math:`(N, d)`; returns a scalar. In class
@@ -113,7 +113,7 @@ class CompactLogitsLoss(ClassLoss):
         r"""Weights of classes and of logit columns in the pull, each of mean 1; none where all counts are equal.
 
         The variation of class :math:`y` in the logit of class :math:`j` counts by :math:`(n_j/n_y)^{1/2}`. An equal pull
-        would hold back the logits of rare classes, which have few gradients of their own.
+        would reduce the logits of rare classes, which get few gradients from their own samples.
         """
         counts = self.class_counts
         if counts is None or self.balanced:
@@ -190,7 +190,7 @@ class CompactLogitsLoss(ClassLoss):
         if frequent > 3 * rare:
             warnings.warn(
                 f"labels are imbalanced: frequent classes have {frequent / max(rare, 1):.0f} times the samples of rare ones; "
-                "pass class_counts to CompactLogitsLoss, otherwise its pull takes from rare classes",
+                "pass class_counts to CompactLogitsLoss, otherwise its pull lowers the accuracy of rare classes",
                 stacklevel=2,
             )
 

@@ -1,4 +1,4 @@
-"""Cross-entropy, the baseline of everything."""
+"""Cross-entropy, the baseline of all comparisons."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class CrossEntropyLoss(ClassLoss):
     It fits the probability of the label given the input, frequent classes first because they have more samples. Smoothing
     moves a share of each target to all classes, which bounds how far logits are driven apart.
 
-    When to use: first, always. Without it no other number means anything.
-    Expect: on balanced data the yardstick; on long tails good overall where the test set has the same tail, and rare
-    classes lost where it has not.
+    When to use: first, always; the results of other methods mean nothing without it.
+    Expect: on balanced data the reference; on long tails good overall accuracy where the test set has the same tail, and low
+    accuracy of rare classes.
     Pitfalls: on long-tailed data its scores favour frequent classes: compare methods by per-class accuracy, not overall.
 
     Args:

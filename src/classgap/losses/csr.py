@@ -21,8 +21,8 @@ def confusion_direction(confusion: Tensor, *, steps: int = 100) -> Tensor:
 
     .. math:: G = u_1 v_1^\top, \qquad g = 2\,\frac{G - \min G}{\max G - \min G} + 0.01
 
-    Power iteration from a positive start: both vectors stay non-negative, so their sign is never in doubt. A matrix without
-    structure, e.g. no errors at all, gives weight 1 everywhere.
+    Power iteration from a positive start: both vectors stay non-negative, so their sign is unique. A constant matrix, e.g.
+    without any errors, gives weight 1 everywhere.
 
     Example:
         >>> confusion_direction(torch.tensor([[0.0, 1.0], [0.0, 0.0]]))
@@ -57,8 +57,8 @@ class ConfusionalSpectralLoss(ClassLoss):
     .. math:: L = \tfrac1N\sum_i \big[(1-w) + w\, g_{\hat y_i y_i}\big]\,\mathrm{CE}_i
 
     Before each epoch a pass over the training data counts errors (with the true logit lowered by a share of its size, so that
-    near misses count) and takes :math:`g` from the leading singular pair, see :func:`confusion_direction`. The clean-data
-    form: no adversarial examples.
+    samples close to the boundary count) and takes :math:`g` from the leading singular pair, see :func:`confusion_direction`.
+    The clean-data form: no adversarial examples.
 
     When to use: a few pairs of classes make most of the errors, and the model is already trained (fine-tuning).
     Expect: on balanced data fewer errors between the classes that are confused most, and about the same overall; on

@@ -99,15 +99,15 @@ class DBMLoss(ClassWeightedLoss):
     .. math:: \psi = \cos\big(\theta_y + m_C + [\text{misclassified}]\, m_C\, d_I\big), \qquad
         m_C = K_m (n_y/n_{\min})^{-\tau}, \quad d_I = \tfrac12(1-\cos\theta_y)
 
-    Each class must be reached with room to spare, the more so the rarer it is; a misclassified sample gets extra margin in
-    proportion to how far it is from its class. It replaces the classification term of other methods: variants with
+    Every class gets a margin, which is larger for rarer classes; a misclassified sample gets an additional margin in proportion
+    to its distance from its class. It replaces the classification term of other methods: variants with
     class-balanced weights and with balanced softmax, and ``drw`` with ``base="dbm"``.
 
     When to use: long tails, as ``variant="bs"`` or under ``drw``.
     Expect: on balanced data all classes get :math:`K_m`, and only the part for hard samples tells it from ArcFace with a small
-    margin; on long tails little in its plain form, and as ``variant="bs"`` or under ``drw`` what these give with something on
-    top.
-    Pitfalls: needs a cosine head, with large gradients as in CosFace. At ``tau=1`` frequent classes get next to no margin. The
+    margin; on long tails little in its plain form, and as ``variant="bs"`` or under ``drw`` a little more than balanced
+    softmax or ``drw`` alone.
+    Pitfalls: needs a cosine head, with large gradients as in CosFace. At ``tau=1`` frequent classes get almost no margin. The
     authors' code refers margins to the *last* class (``ref="last"``): on label orders not sorted by frequency the rarest
     classes then get many times :math:`K_m`.
 
@@ -155,7 +155,7 @@ class DBMLoss(ClassWeightedLoss):
         self.monotone = monotone
         self.detach_difficulty = detach_difficulty
         margins = dbm_margins(self.class_counts, k_m, tau, ref)
-        if float(margins.max()) > math.pi / 2:  # doubled for the hardest samples, it must stay below half a turn
+        if float(margins.max()) > math.pi / 2:  # twice the margin, for the hardest samples, must stay below π
             raise InputError(
                 f"k_m and ref must keep all margins below π/2, got {float(margins.max()):.3g} radians for class "
                 f"{int(margins.argmax())}; lower k_m or use ref='min'"

@@ -86,7 +86,7 @@ def robust_centroid_contrast(
     reduces_to=("cross_entropy", {"weight": 0.0}),
 )
 class DROLTLoss(ClassLoss):
-    r"""Distributional robustness for long tails: samples gather at class centroids that may be off by a radius.
+    r"""Distributional robustness for long tails: samples are contrasted around class centroids, which may be wrong by a radius.
 
     .. math:: L = \mathrm{CE} + w\,\tfrac1{|C|}\sum_{c\in C} L_c
 
@@ -94,12 +94,12 @@ class DROLTLoss(ClassLoss):
     away. One-stage form: centroids are running means, or means of a pass over the training data before each epoch. Distances
     are not squared, as in the authors' code; the ELM paper compares with a form that squares them, ``form="elm"``.
 
-    When to use: long-tailed data with weak features in the tail. What MR²'s tables call DRL.
+    When to use: long-tailed data with poor features of rare classes. The tables of MR² call it DRL.
     Expect: on balanced data a small change; on long tails little in one stage: the published gains come with
     ``stage=three_stage``.
-    Pitfalls: samples of one class compete with each other, so classes can even widen; the radii are parameters and must be in
-    the optimiser; the published figures use three stages (pre-train, features with a balanced sampler, classifier), where the
-    authors' code has ``weight=1``, centroids of a pass before each epoch, and weight decay on the radii.
+    Pitfalls: samples of one class compete with each other, so classes can even become wider; the radii are parameters and must
+    be in the optimiser; the published figures use three stages (pre-train, features with a balanced sampler, classifier),
+    where the authors' code has ``weight=1``, centroids of a pass before each epoch, and weight decay on the radii.
 
     Args:
         num_features: Feature dimension.
@@ -147,7 +147,7 @@ class DROLTLoss(ClassLoss):
             uniform = self.log_prior.exp() * num_classes  # 1 for balanced data
             self.register_buffer("epsilon", radii / uniform.sqrt(), persistent=False)
         self.centroids = ClassMeans(num_classes, check_num_features(num_features, self.name))
-        # A pass fixes the centroids for the epoch; batches then only introduce classes it did not meet.
+        # A pass fixes the centroids for the epoch; batches then only add classes that were not in it.
         self.step = 1 - self.decay if centroids == "running" else 0.0
         self.every_epoch = centroids == "epoch"
 

@@ -31,9 +31,9 @@ from classgap.registry import Choice, Float, method
 class DRWLoss(WrapperLoss, ClassWeightedLoss):
     r"""Deferred re-weighting: a loss as it is for most of the training, then with class-balanced weights.
 
-    First the features are learnt from all samples alike; late, when the learning rate has dropped, rare classes get weights by
-    effective number and boundaries move in their favour. The base may be any loss that is a mean over samples:
-    ``base="ldam"`` is LDAM-DRW, ``base="dbm"`` DBM-DRW.
+    First the features are learned with equal weights for all samples. Late in training, when the learning rate has dropped,
+    class weights by effective number are switched on, and the boundaries move in favour of rare classes. The base may be any
+    loss that is a mean over samples: ``base="ldam"`` is LDAM-DRW, ``base="dbm"`` DBM-DRW.
 
     When to use: long tails, with cross-entropy, LDAM or DBM; simple and strong.
     Expect: on balanced data it is the base loss, by default cross-entropy; on long tails a clear gain for rare
@@ -44,7 +44,7 @@ class DRWLoss(WrapperLoss, ClassWeightedLoss):
     Args:
         base: Name of the loss to wrap.
         base_params: Its parameters.
-        start: When weights set in: a share of ``epochs`` if at most 1, otherwise the (0-based) epoch itself.
+        start: When the weights are switched on: a share of ``epochs`` if at most 1, otherwise the (0-based) epoch itself.
         epochs: Length of the run, for a ``start`` given as a share.
         beta: Parameter of the class-balanced weights.
         weight_norm: What the weighted mean divides by: ``"weights"`` (authors' code) or ``"batch"``.

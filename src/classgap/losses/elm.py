@@ -23,7 +23,7 @@ Alpha = Literal["prior", "sqrt_prior", "sqrt_count", "count"]
 
 
 def pull_slack(class_counts: Tensor, rule: Alpha = "sqrt_count", scale: float = 1.0) -> Tensor:
-    r"""Slack :math:`\alpha_k` of each class: the squared distance within which samples of a class are left alone.
+    r"""Slack :math:`\alpha_k` of each class: the squared distance below which samples of a class are hardly pulled.
 
     Args:
         rule: ``"prior"`` :math:`\pi_k`, ``"sqrt_prior"`` :math:`\sqrt{\pi_k}`, ``"sqrt_count"`` :math:`\sqrt{n_k}` or ``"count"``
@@ -58,16 +58,16 @@ class ELMLoss(LogitAdjustedLoss):
     .. math:: \ell_i = -\ln\operatorname{softmax}(z_i + \tau\ln\pi)_{y_i} + \lambda \ln\Big[1 +
         \sum_{j\ne i,\,y_j=y_i} e^{\|\phi_i-\phi_j\|^2 - \alpha_{y_i}}\Big]
 
-    Margins between logits say nothing about the features of rare classes, which stay diffuse. The second term pulls
+    Margins between logits say nothing about the features of rare classes, which remain scattered. The second term pulls
     samples of a class together once they are further apart than its slack, which is small for rare classes.
 
     When to use: long tails, with features of a linear head. On balanced data it is cross-entropy with the same pull for all
     classes; MR² sets the slack from the data instead.
     Expect: on balanced data cross-entropy with a pull inside classes; on long tails what logit adjustment gives, and
-    more where rare classes find partners.
-    Pitfalls: the sum runs over the class in the paper, over the batch here (and in any training), where a rare class seldom has
-    a pair: use the P×Q sampler, ``queue`` or ``gather`` so that the tail takes part. Distances grow with the feature dimension
-    and scale, so ``lam`` and ``alpha`` do not transfer between models, and too large a ``lam`` degrades accuracy.
+    more where rare classes have pairs in the batch.
+    Pitfalls: the sum runs over the class in the paper, over the batch here (and in any training), where a rare class seldom
+    has a pair: use the P×Q sampler, ``queue`` or ``gather`` so that rare classes have pairs. Distances grow with the feature
+    dimension and scale, so ``lam`` and ``alpha`` do not transfer between models, and too large a ``lam`` degrades accuracy.
 
     Args:
         lam: Weight :math:`\lambda` of the pull; 0 gives balanced softmax.

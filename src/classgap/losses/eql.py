@@ -67,7 +67,7 @@ def equalization_cross_entropy(
 class EQLLoss(ClassLoss):
     r"""Equalization loss: rare classes are not pushed down by samples of other classes.
 
-    Every sample of a frequent class lowers the logits of all others, and a rare class hardly ever gets the chance to rise.
+    Every sample of a frequent class lowers the logits of all others, and a rare class is seldom pushed up.
     EQL leaves classes whose share of the training set is below ``threshold`` out of the comparison, except for their own
     samples.
 
@@ -75,7 +75,7 @@ class EQLLoss(ClassLoss):
     Expect: on balanced data, and wherever no class is below the threshold, the softmax form is cross-entropy; on long
     tails a moderate gain for the classes below it.
     Pitfalls: with very many classes (:math:`1/K` below ``threshold``) all are rare. The ``"sigmoid"`` form is made for
-    detection: without background samples nothing ever pushes rare classes down, and they win everywhere. The ``"delta"``
+    detection: without background samples nothing pushes rare classes down, and they are predicted everywhere. The ``"delta"``
     form, in which the papers that compare margins write EQL, is a different loss: a margin :math:`\Delta_{yj} = c\,\pi_j`, equal
     for all classes when these are balanced.
 

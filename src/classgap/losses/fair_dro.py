@@ -72,8 +72,8 @@ class FairDROLoss(ClassRobustLoss):
     .. math:: L = \sum_k q_k \ell_k, \qquad q = \arg\max_{q\ge0,\ \sum_k q_k = 1} \sum_k q_k \ell_k
         \quad\text{s.t.}\quad \tfrac K2\|q - \tfrac1K\|^2 \le \rho
 
-    Classes weigh by how far their loss is above the average, within a :math:`\chi^2` ball of radius :math:`\rho`: a milder answer
-    than group DRO, which follows the worst class alone. While no weight is 0,
+    Classes are weighted by how far their loss is above the average, within a :math:`\chi^2` ball of radius :math:`\rho`; group
+    DRO, by contrast, follows the worst class alone. While no weight is 0,
     :math:`L = \bar\ell + \sqrt{2\rho}\,\mathrm{std}(\ell)`.
 
     What is published: one ball over the sensitive groups *within each label*; its weights in closed form without
@@ -138,7 +138,7 @@ class FairDROLoss(ClassRobustLoss):
                 "fair_dro with update='epoch' needs criterion.start_epoch(epoch, training_pass) before each epoch; "
                 "or use update='step'"
             )
-        # Classes missing from the batch are made up for by the present ones; dividing by their weights could divide by 0.
+        # Scaled up for classes missing from the batch; dividing by the sum of the present weights could divide by 0.
         return self.q * (self.num_classes / present.sum().clamp_min(1))
 
     def _follow(self, means: Tensor, present: Tensor) -> None:
@@ -148,7 +148,7 @@ class FairDROLoss(ClassRobustLoss):
         self.q.copy_(self._worst_weights())
 
     def _worst_weights(self) -> Tensor:
-        # A class not seen yet is taken as average: it neither gains nor loses weight.
+        # A class without a loss yet gets the average loss, so that its weight does not change.
         average = (self.class_loss * self.seen).sum() / self.seen.sum().clamp_min(1)
         losses = torch.where(self.seen, self.class_loss, average)
         return chi_square_weights(losses, self.rho, project=self.project)
@@ -173,5 +173,5 @@ class FairDROLoss(ClassRobustLoss):
 
 
 def _continued(criterion: FairDROLoss, _: object) -> None:
-    """A run that goes on in the middle of an epoch has been measured before."""
+    """A run that resumes in the middle of an epoch has measured the class losses already."""
     criterion._measured = True

@@ -47,8 +47,8 @@ class FocalLoss(ClassLoss):
 
     .. math:: \ell = -(1-p_y)^\gamma \ln p_y
 
-    Each sample's cross-entropy is multiplied by the probability mass it still misses. Training so concentrates on hard
-    samples, whatever their class.
+    Each sample's cross-entropy is multiplied by a power of the probability that the true class still lacks. Training therefore
+    concentrates on hard samples of all classes.
 
     When to use: when errors, not class counts, are the problem, and as a regulariser of over-confidence. On long-tailed data it
     does little for the tail by itself; combine with class weights (``class_balanced``, ``kind="focal_softmax"``).

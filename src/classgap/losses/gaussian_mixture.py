@@ -43,9 +43,9 @@ class GaussianMixtureLoss(ClassLoss):
     The means are parameters of the loss and replace the last layer, whose output is not used: rank classes by
     :meth:`scores`.
 
-    When to use: compact, Gaussian-like classes are wanted, e.g. to recognise strange inputs by their distance.
+    When to use: compact, Gaussian-like classes are wanted, e.g. to recognise unusual inputs by their distance.
     Expect: on balanced data accuracy near that of cross-entropy, with compact classes; on long tails no help by
-    itself, as it knows no counts and rare means are learned from few samples.
+    itself, as it does not use counts and rare means are learned from few samples.
     Pitfalls: distances grow with :math:`d`, so early logits are large: keep features small and raise :math:`\alpha` late; the
     means need the optimiser (``criterion.parameters()``) and often twice its learning rate.
 

@@ -1,4 +1,4 @@
-"""Long-tailed recognition by mutual information: a teacher's features, queued by class, as keys for the student."""
+"""GML: features of a teacher, stored in a queue by class, serve as keys by which the features of the student are classified."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from classgap.losses.tensor_checks import check_num_features
 from classgap.losses.wrapper import WrapperLoss
 from classgap.registry import Float, Int, method
 
-# What a class without keys scores: so low that it takes no share of the softmax, and finite so that gradients are.
+# Score of a class without keys: so low that its softmax probability is 0, and finite so that gradients are finite.
 _NO_KEY = -1e4
 # Below this temperature similarities span more than float32 exponentials do.
 _COLDEST = 0.025
@@ -52,7 +52,7 @@ def class_log_mean_exp(similarity: Tensor, labels: Tensor, usable: Tensor, num_c
 
 
 def queue_sizes(class_counts: Tensor, size: int, least: int) -> Tensor:
-    """Slots of each class: ``least`` for everyone, the rest shared out by class frequency, ``size`` in all.
+    """Slots of each class: ``least`` for every class, the rest distributed by class frequency, ``size`` in total.
 
     Example:
         >>> queue_sizes(torch.tensor([90.0, 10.0]), 14, 2)
@@ -66,7 +66,7 @@ def queue_sizes(class_counts: Tensor, size: int, least: int) -> Tensor:
 
 
 class KeyQueue(nn.Module):
-    """Past keys in slots that belong to classes; oldest overwritten first, the same on every rank."""
+    """Past keys in slots that belong to classes. The oldest key is overwritten first; all ranks hold the same keys."""
 
     keys: Tensor
     key_index: Tensor
@@ -136,22 +136,22 @@ class GMLLoss(WrapperLoss):
     When to use: long-tailed data and a trained teacher, usually larger than the student.
     Expect: on balanced data the effect of distillation; on long tails what balanced softmax on cosines gives, and
     what a good teacher and different views add to it.
-    Pitfalls: train the teacher first and pass it to :meth:`bind_teacher`; the loop must call :meth:`observe` with the inputs of
-    each batch; a teacher trained with plain cross-entropy hands on its preference for frequent classes; teacher and student see
-    the same view here, where the release uses three, and its projections have BatchNorm; own parameters must be in the
-    optimiser. Distillation at temperature 4 has four times the gradient of the cosines, which are large already: without
-    normalisation layers in the network set ``optim.clip=1``.
+    Pitfalls: train the teacher first and pass it to :meth:`bind_teacher`; the loop must call :meth:`observe` with the inputs
+    of each batch; a teacher trained with plain cross-entropy passes on its preference for frequent classes; teacher and
+    student see the same view here, where the release uses three, and its projections have BatchNorm; the parameters of the
+    loss must be in the optimiser. Distillation at temperature 4 has four times the gradient of the cosines, which are large
+    already: without normalisation layers in the network set ``optim.clip=1``.
 
     Args:
         num_features: Feature dimension of the student.
         teacher_features: Feature dimension of the teacher; the student's by default.
         alpha: Weight of the distillation at temperature 4.
         beta: Weight of the contrast.
-        scale: Of the cosines, in the student and in a teacher with a cosine head that has no scale of its own.
+        scale: Factor on the cosines, in the student and in a teacher whose cosine head has no scale.
         temperature: First value of :math:`T`, which is learned.
         projection_dim: Output width of the projections.
         slots: Size of the queue.
-        least: Slots that even the rarest class has.
+        least: Smallest number of slots of a class.
         base: The classification term; ``base="dbm", base_params={"variant": "bs", "s": 30}`` is DBM-GML.
         base_params: Its parameters.
     Reference: Suh & Seo, *Long-tailed recognition by mutual information maximization between latent features and ground-truth

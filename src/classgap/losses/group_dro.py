@@ -25,18 +25,18 @@ class GroupDROLoss(ClassRobustLoss):
 
     .. math:: q_k \leftarrow q_k e^{\eta\ell_k} \big/ \textstyle\sum_j q_j e^{\eta\ell_j}, \qquad L = \sum_k q_k \ell_k
 
-    Each step raises the weight of the classes that do badly in the batch, and so plays the game of minimising the worst class
-    loss. Weights remember all of training.
+    Each step raises the weights of the classes with a large loss in the batch; this minimises the largest class loss. The weights
+    depend on all steps so far.
 
     When to use: the worst class is what counts, classes are few, and the model cannot fit everything. Pair it with a
     class-balanced sampler.
     Expect: on balanced data a better worst class only while training losses differ, at a cost overall; on long tails
     the same, with more noise from rare classes.
-    Pitfalls: once training losses vanish, so does its effect: regularise strongly. A mislabelled or impossible class takes all
-    weight. One sample of a rare class can carry most of a batch, so it diverges at learning rates cross-entropy bears: lower
-    the rate, or balance the batches. In the published form a class absent from the batch counts as loss 0, so that its weight
-    falls and the size of the loss follows the number of classes present, which ruins the tail of long-tailed data; here, by
-    default, only present classes are compared with each other.
+    Pitfalls: once training losses vanish, so does its effect: regularise strongly. A class with wrong labels, or one that
+    cannot be learned, gets all the weight. One sample of a rare class can carry most of a batch, so training diverges at
+    learning rates that work with cross-entropy: lower the rate, or balance the batches. In the published form a class absent
+    from the batch counts as loss 0, so that its weight falls and the size of the loss follows the number of classes present,
+    which ruins the tail of long-tailed data; here, by default, only present classes are compared with each other.
 
     Args:
         eta: Step size of the weights; 0.01 is the default of the authors' code.

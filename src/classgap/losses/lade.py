@@ -82,11 +82,11 @@ class LADELoss(ClassLoss):
     .. math:: L = \mathrm{BS}(z, y) + \alpha R(z, y)
 
     Balanced softmax fixes differences of logits only. The regulariser estimates each class's log density ratio on the batch and
-    pulls the logit there, so that the same model can be moved to any test prior by adding its logarithm.
+    pulls the logit there, so that the same model can be adapted to any test prior by adding its logarithm.
 
     When to use: long-tailed training and a test prior that is not uniform or not yet known.
-    Expect: on balanced data cross-entropy with a hold on the level of the logits, which changes few predictions; on
-    long tails about what balanced softmax gives, with scores that move better to another prior.
+    Expect: on balanced data cross-entropy plus a penalty that fixes the level of the logits, which changes few predictions; on
+    long tails about what balanced softmax gives, with scores that can be adapted better to another prior.
     Pitfalls: the regulariser is a statistic of the whole batch: noisy for small batches and for classes that are seldom in
     one. In the code, as here by default, an absent class enters with a mean logit of 0.
 

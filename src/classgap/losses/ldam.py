@@ -48,14 +48,14 @@ class LDAMLoss(CosineLoss):
 
     .. math:: \psi = \cos\theta_y - m_y, \qquad m_k = m_{\max}\,(n_k/n_{\min})^{-1/4}
 
-    The margin of each class minimises a generalisation bound for the balanced error: rare classes, known from few samples, need
-    more room. Published, and best, with deferred re-weighting: ``drw`` with ``base="ldam"``.
+    The margin of each class minimises a generalisation bound for the balanced error: rare classes, of which few samples are
+    known, need a larger margin. Published, and best, with deferred re-weighting: ``drw`` with ``base="ldam"``.
 
     When to use: long tails, with ``drw``.
     Expect: on balanced data CosFace with margin ``max_m``, not cross-entropy; on long tails a small gain alone and a clear
     one under ``drw``.
     Pitfalls: without ``drw`` it gains little. Papers that compare margins write it as :math:`\Delta_{yj} = c\,\pi_y^{-1/4}` on
-    the logits of a linear head (``form="delta"``), where the margin of a rare class easily dwarfs all logits; lower
+    the logits of a linear head (``form="delta"``), where the margin of a rare class is easily larger than all logits; lower
     ``coefficient``.
 
     Args:

@@ -30,17 +30,17 @@ def generalized_cross_entropy_weight(logits: Tensor, target: Tensor, q: float) -
     space={"q": Float(0.1, 0.9, default=0.7), "decay": Float(0.3, 0.95, default=0.7)},
 )
 class LearningFromFailureLoss(ClassLoss):
-    r"""Learning from failure: a network that rushes to easy samples tells a second one which samples to weigh.
+    r"""Learning from failure: a network that learns easy samples first determines the sample weights of a second one.
 
-    The first expert is trained with generalised cross-entropy, which amplifies what it already gets right. The second is
-    trained with weights :math:`W_i = \tilde\ell^b_i / (\tilde\ell^b_i + \tilde\ell^d_i)`, from running losses of both experts
-    on each sample divided by the largest of the class. Classes are ranked by the second.
+    The first expert is trained with generalised cross-entropy, which gives more weight to samples it already classifies
+    correctly. The second is trained with weights :math:`W_i = \tilde\ell^b_i / (\tilde\ell^b_i + \tilde\ell^d_i)`, from
+    running losses of both experts on each sample divided by the largest of the class. Classes are ranked by the second.
 
     When to use: a shortcut in the data separates easy from hard samples of the same class, and it is not annotated.
     Expect: on balanced data nothing unless a shortcut makes some samples of a class easy; on long tails rare classes
-    gain weight as hard samples do, less surely than by their counts.
+    gain weight as hard samples do, less reliably than by their counts.
     Pitfalls: two networks; weights average about one half, which halves the effective learning rate; needs a stable sample
-    index and two numbers of state for each training sample; noisy labels look like hard samples.
+    index and two numbers of state for each training sample; samples with wrong labels look like hard samples.
 
     Args:
         q: Exponent of the generalised cross-entropy.
@@ -119,5 +119,5 @@ class LearningFromFailureLoss(ClassLoss):
             )
 
     def scores(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
-        """The second expert."""
+        """The logits of the second expert."""
         return logits[:, 1]

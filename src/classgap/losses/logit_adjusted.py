@@ -52,11 +52,11 @@ class LogitAdjustedLoss(ClassLoss):
     The model then need not encode how frequent classes are, and its raw logits rank classes as if all were equally likely.
     With ``tau=1`` this is consistent for the balanced error.
 
-    When to use: the first thing to try on long-tailed data; strong, free of cost, one parameter.
-    Expect: on balanced data it is cross-entropy; on long tails a large gain for rare classes, paid for by frequent
-    ones, and the figure every other method has to beat.
+    When to use: the first method to try on long-tailed data: strong, without extra cost, one parameter.
+    Expect: on balanced data it is cross-entropy; on long tails a large gain for rare classes and a loss for frequent
+    ones; the result that other methods should be compared with.
     Pitfalls: do not subtract the prior again at test time, and do not combine with a class-balanced sampler, which removes the
-    prior a second time. Gains for the tail are paid for by the head.
+    prior a second time. Rare classes gain and frequent classes lose.
 
     Args:
         tau: Strength of the shift.

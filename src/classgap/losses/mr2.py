@@ -89,7 +89,7 @@ def representation_margin(
     index: Tensor | None = None,
     pairs: ClassPairs | None = None,
 ) -> Tensor:
-    r"""Mean over samples of how far other samples of the same class lie away, beyond twice the average spread, eq. (2).
+    r"""Mean over samples of how far away the other samples of the same class are, beyond twice the average spread, eq. (2).
 
     .. math:: \ell_{\bar s}(\phi_i, y_i) = T \ln\Big[1 + \sum_{j\ne i,\,y_j=y_i}
         \exp\big((\|\phi_i-\phi_j\|^2 - 2\bar s)/T\big)\Big] - (T-1) \ln b_i
@@ -145,7 +145,7 @@ class MR2Loss(ClassLoss):
     adjustment gives.
     Pitfalls: values of ``lam`` do not transfer between temperatures. The published setting (``temperature=1``,
     ``lam=0.5``) stopped training on every data set tried here. A mean margin of 2 acts as a temperature of 2: compare with
-    ``margins="uniform"``. A class needs two samples in a batch to be pulled together.
+    ``margins="uniform"``. A class needs at least two samples in a batch for a pull.
 
     Args:
         num_classes: Number of classes :math:`K`.

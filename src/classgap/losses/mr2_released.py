@@ -67,7 +67,7 @@ class ReleasedMR2Loss(ClassLoss):
 
     When to use: to compare with results of the authors' code. Use :class:`MR2Loss` to train a model.
     Expect: on balanced data with the script's ``lam=0.1`` a difference to cross-entropy that could not be measured;
-    on long tails no help, as it knows no class counts.
+    on long tails no help, as it does not use class counts.
     Pitfalls: ``c_bar`` of 2 acts as a temperature of 2.
 
     Args:

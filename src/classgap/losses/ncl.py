@@ -22,7 +22,7 @@ _FLOOR = 1e-9  # in the logarithms of the released distillation
 
 
 def mutual_distillation(logits: Tensor, *, floor: float = 0.0) -> Tensor:
-    r"""How much experts disagree, for each sample.
+    r"""Disagreement of the experts on each sample.
 
     .. math:: \frac1{M-1}\sum_{i\ne j}\mathrm{KL}(p_j\,\|\,p_i)
 
@@ -64,7 +64,7 @@ def hard_categories(logits: Tensor, target: Tensor, size: int) -> Tensor:
     },
 )
 class NCLLoss(WrapperLoss):
-    r"""Nested collaborative learning: several experts learn alone, from each other, and again among hard categories.
+    r"""Nested collaborative learning: experts learn from the labels and from each other, over all classes and over the hard ones.
 
     .. math:: L = \sum_m \big[\mathrm{BS}(z^m) + \mathrm{BS}_{\mathrm{hard}}(z^m)\big]
        + \lambda\,[\mathrm{D}(z) + \mathrm{D}_{\mathrm{hard}}(z)]
@@ -86,7 +86,7 @@ class NCLLoss(WrapperLoss):
             log count, set to 0 for the other classes, so that they stay in the softmax; and 1e-9 is added to probabilities
             inside the logarithms of both distillations.
         experts: Number of experts :math:`M`.
-        base: What an expert learns alone. Its :meth:`~ClassLoss.margin_logits` enter the three other terms as well:
+        base: The loss of a single expert. Its :meth:`~ClassLoss.margin_logits` enter the three other terms as well:
             ``base="dbm", base_params={"variant": "bs"}`` is DBM-NCL (with cosine heads).
         base_params: Its parameters.
     Shape:
@@ -119,12 +119,12 @@ class NCLLoss(WrapperLoss):
         return torch.stack(alone).sum() + super().compute(batch)
 
     def per_sample(self, batch: LossBatch) -> Tensor:
-        """All but the experts' own classification over all classes."""
+        """All terms except the classification of the single experts over all classes."""
         logits, target = batch.logits, batch.target
         assert self.class_counts is not None  # declared in needs
         chosen = hard_categories(logits, target, self.hard_size)
         margins = [self.base.margin_logits(logits[:, m], target) for m in range(self.experts)]
-        # Log counts, not log priors: beside them the zeros of the "zero" form are small. Softmax sees no difference.
+        # Log counts, not log priors: the zeros of the "zero" form are small compared with them. The softmax is the same.
         balanced = torch.stack(margins, 1) + self.class_counts.to(logits.dtype).log()
         if self.hard_form == "restrict":
             hard = balanced.gather(2, chosen[:, None].expand(-1, self.experts, -1))
@@ -138,5 +138,5 @@ class NCLLoss(WrapperLoss):
         return among_hard + self.lam * disagreement
 
     def scores(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
-        """Those of the mean expert."""
+        """The scores of the mean of the experts."""
         return super().scores(logits.mean(1), None if features is None else features.mean(1))

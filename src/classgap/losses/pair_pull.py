@@ -32,7 +32,7 @@ def within_class_pull(
     index: Tensor | None = None,
     pairs: ClassPairs | None = None,
 ) -> Tensor:
-    r"""How far each sample is from others of its class, beyond a slack.
+    r"""How far each sample is from other samples of its class, beyond a slack.
 
     .. math:: \ell_i = \ln\Big[1 + \sum_{j \ne i,\, y_j = y_i} \exp\big(c\,\|\phi_i - \phi_j\|^2 - m_i\big)\Big]
 
@@ -43,10 +43,10 @@ def within_class_pull(
             averages one softplus for each partner, an unbiased estimate for every batch size.
         centred: Share of :math:`\ln(1 + m_i)`, the value for :math:`m_i` partners that all lie at the slack, which is
             subtracted; with ``pair="sum"`` only. It has no gradient.
-        weight: Of each anchor; not differentiated. If given, the weighted sum over the anchors is returned.
+        weight: Weight of each anchor; not differentiated. If given, the weighted sum over the anchors is returned.
         anchors: Range of rows that get a loss; the others only serve as partners (memory, other ranks). Default: all rows.
         index: Data-set position of each row; two rows of the same sample form no pair.
-        pairs: The batch's pairs where they are at hand already.
+        pairs: The pairs of the batch, where the caller has computed them already.
     Shape:
         features :math:`(M, d)`, target :math:`(M,)`; returns one value for each anchor, 0 for one without partner.
     Example:
@@ -65,7 +65,7 @@ def within_class_pull(
 
 
 def _select(pairs: ClassPairs, index: Tensor | None, start: int, stop: int, rows: int) -> ClassPairs:
-    """The pairs that count: of distinct samples, with an anchor among them."""
+    """The pairs of two different samples of which at least one is an anchor."""
     if index is None and (start, stop) == (0, rows):
         return pairs
     first, second = pairs.first, pairs.second
@@ -163,7 +163,7 @@ class _Pull(torch.autograd.Function):
         return _pull_backward(grad, *ctx.saved_tensors, *ctx.rest), *[None] * 8
 
 
-# The number of pairs depends on the labels, which torch.compile cannot follow: it sees two opaque operations instead.
+# The number of pairs depends on the labels, which torch.compile cannot trace: for it these are two opaque operations.
 @torch.library.custom_op("classgap::pull", mutates_args=())
 def _pull_op(
     features: Tensor,

@@ -1,4 +1,4 @@
-"""A memory of past features for each class, so that classes that are rare in a batch still find partners."""
+"""The rows that a batch may form pairs with: its own, those of other ranks, and stored features of each class."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from classgap.batchstats import gather_rows, gather_with_gradient
 
 
 class FeatureQueue(nn.Module):
-    """The last ``slots`` detached features of each class with the data-set index they came from.
+    """The last ``slots`` features of each class, detached, with their index in the training set.
 
-    Entries are overwritten, oldest first, and the same on every rank.
+    With them, classes that are rare in a batch have partners too. The oldest entry is overwritten first; all ranks hold the
+    same entries.
     """
 
     memory: Tensor
@@ -36,7 +37,7 @@ class FeatureQueue(nn.Module):
 
     @torch.no_grad()
     def store(self, features: Tensor, target: Tensor, index: Tensor | None) -> None:
-        """Store the batches of all ranks. Without an index, entries are told apart from every later sample."""
+        """Store the batches of all ranks. Entries without an index count as different from every later sample."""
         if index is None:
             index = target.new_full(target.shape, -1)
         features, target, index = (gather_rows(part) for part in (features.detach(), target, index))
@@ -44,7 +45,7 @@ class FeatureQueue(nn.Module):
         run_start = torch.searchsorted(labels, labels)
         run_stop = torch.searchsorted(labels, labels, right=True)
         position = torch.arange(labels.shape[0], device=target.device)
-        newest = run_stop - position <= self.slots  # more samples of a class than slots: the last ones stay
+        newest = run_stop - position <= self.slots  # more samples of a class than slots: the last ones are kept
         slot = (self.written[labels] + position - run_start) % self.slots
         labels, slot, rows = labels[newest], slot[newest], order[newest]
         self.memory[labels, slot] = features[rows].to(self.memory.dtype)
@@ -59,9 +60,9 @@ class Partners(NamedTuple):
     labels: Tensor
     sample_index: Tensor | None
     anchors: tuple[int, int]
-    """Where this rank's batch is among the rows."""
+    """First and last row (exclusive) of the batch of this rank."""
     batch: int
-    """Rows of the batches of all ranks taken in; those after them are memory."""
+    """Number of rows that come from the batches of the ranks; the rows after them come from the queue."""
 
 
 def collect_partners(
@@ -75,7 +76,7 @@ def collect_partners(
 ) -> Partners:
     """Rows of all ranks, with gradients, if ``gather``; then what ``queue`` holds of the classes in the batch.
 
-    With ``remember`` the batch enters the queue afterwards.
+    With ``store`` the batch is stored in the queue afterwards.
     """
     batch, start = (features, labels, index), 0
     if gather:
@@ -93,7 +94,7 @@ def collect_partners(
 
 
 def gathered(features: Tensor, labels: Tensor, training: bool) -> tuple[Tensor, Tensor]:
-    """Rows of all ranks while training, with gradients, so that pairs form as on one device; this rank's own otherwise."""
+    """While training the rows of all ranks, with gradients, so that pairs form as on one device; otherwise the given rows."""
     if not training:
         return features, labels
     return gather_with_gradient(features)[0], gather_rows(labels)

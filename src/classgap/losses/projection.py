@@ -12,7 +12,7 @@ def mlp_projection(num_features: int, width: int) -> nn.Sequential:
 
 
 class BatchNormProjection(nn.Module):
-    """Linear, BatchNorm, ReLU, linear, and onto the unit sphere: how features and class weights come to be compared."""
+    """Linear, BatchNorm, ReLU, linear, normalised to unit length: maps features, or class weights, into the compared space."""
 
     def __init__(self, width: int, hidden: int, out: int) -> None:
         super().__init__()

@@ -92,14 +92,14 @@ class RangeLoss(ClassLoss):
     r"""Cross-entropy plus a bound on the widest pairs inside a class and on the gap between the two closest classes.
 
     The harmonic mean of the :math:`k` largest squared distances of each class in the batch is reduced, and the two nearest
-    class centres of the batch are pushed :math:`m` apart. Every class counts once, however frequent.
+    class centres of the batch are pushed :math:`m` apart. Every class counts once, whatever its number of samples.
 
     When to use: long-tailed data with batches that hold several samples of a class (P × Q sampling).
     Expect: on balanced data a small change, since few pairs decide; on long tails the same for a classifier: the
     published gains are in the verification of faces.
     Pitfalls: the defaults suit squared distances of order 100. Values for faces, whose distances are of order :math:`10^4`, are
-    margin 2e4 with weights of 5e-5 and 1e-4 (quoted of the paper) or 1e-4 and 1e-3 (a public Caffe layer). A few outliers
-    decide the gradient.
+    margin 2e4 with weights of 5e-5 and 1e-4 (as others quote the paper) or 1e-4 and 1e-3 (a public Caffe layer). A few outliers
+    determine the gradient.
 
     Args:
         alpha: Weight of the intra-class range.

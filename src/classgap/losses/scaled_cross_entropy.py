@@ -1,4 +1,4 @@
-"""Cross-entropy of logit rows that are each divided by a number of their own, optionally with a pull on the same logits."""
+"""Cross-entropy of logits, each row divided by its own number, optionally plus a pull between the same logits."""
 
 from __future__ import annotations
 

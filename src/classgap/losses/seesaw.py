@@ -1,4 +1,4 @@
-"""Seesaw loss: less pressure on rare classes, except where they are wrongly preferred."""
+"""Seesaw loss: smaller gradients on rare wrong classes, except where they are preferred to the true class."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from classgap.registry import Float, method
 def seesaw_margins(logits: Tensor, target: Tensor, counts: Tensor, *, p: float, q: float) -> Tensor:
     r"""Offsets :math:`\ln(M_{yj} C_{ij})` of the Seesaw loss, without gradient.
 
-    :math:`M_{yj} = (N_j/N_y)^p` lightens the pressure on classes rarer than the true one, and
-    :math:`C_{ij} = (\sigma_{ij}/\sigma_{iy})^q` restores it where such a class scores higher than the truth.
+    :math:`M_{yj} = (N_j/N_y)^p` reduces the gradient on classes rarer than the true one, and
+    :math:`C_{ij} = (\sigma_{ij}/\sigma_{iy})^q` increases it where a wrong class scores higher than the true one.
 
     Shape:
         logits :math:`(N, K)`, target :math:`(N,)`, counts :math:`(K,)`; returns :math:`(N, K)`, 0 at the target.
@@ -48,17 +48,18 @@ def seesaw_margins(logits: Tensor, target: Tensor, counts: Tensor, *, p: float, 
     reduces_to=("cross_entropy", {"p": 0.0, "q": 0.0}),
 )
 class SeesawLoss(ClassLoss):
-    r"""Seesaw: less pressure on rare classes, restored where a rare class is wrongly preferred.
+    r"""Seesaw: smaller gradients on rare wrong classes, except where a wrong class is preferred.
 
     .. math:: \ell = \ln\sum_j M_{yj} C_{ij} e^{z_{ij}} - z_{iy}
 
-    Wrong classes rarer than the true one are pushed down less (mitigation), but a wrong class that scores above the truth is
-    pushed as hard as its lead (compensation). Class counts are those seen so far in training, so none need be known.
+    Wrong classes rarer than the true one are pushed down less (mitigation), but a wrong class that scores above the true class
+    is pushed down more, in proportion to its lead (compensation). Class counts are those seen so far in training, so none need
+    be known.
 
-    When to use: long tails, also when counts are unknown or drift.
+    When to use: long tails, also when counts are unknown or change.
     Expect: on balanced data mitigation vanishes, and the compensation of errors is left as a loss for hard samples; on long
     tails a clear gain for rare classes.
-    Pitfalls: with a class-balanced sampler the running counts become equal and mitigation fades: use ``counts="training"``.
+    Pitfalls: with a class-balanced sampler the running counts become equal and mitigation disappears: use ``counts="training"``.
     The compensation weights errors by up to :math:`100^q`, so label noise costs more than under cross-entropy.
 
     Args:

@@ -65,10 +65,10 @@ class SpreadoutLoss(ClassLoss):
     Mean and second moment of the cosine between samples of different classes are drawn to those of random directions,
     0 and 1/d. Feature norms are free.
 
-    When to use: features of different classes crowd into a cone, as under heavy imbalance.
-    Expect: on balanced data a small change; on long tails directions that crowd less, while the head's preference for
+    When to use: features of different classes point in similar directions, as under heavy imbalance.
+    Expect: on balanced data a small change; on long tails directions that differ more, while the preference of the head for
     frequent classes remains.
-    Pitfalls: it knows nothing of the class structure beyond equal or not; with ``pairs="all"`` it also pushes apart samples of
+    Pitfalls: it only uses whether two samples have the same class; with ``pairs="all"`` it also pushes apart samples of
     one class.
 
     Args:

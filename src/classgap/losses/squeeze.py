@@ -1,4 +1,4 @@
-"""Squeezing: cross-entropy and a price on the size of the features or of the logits, the same for every class."""
+"""Squeezing: cross-entropy plus a penalty on the size of the features or of the logits, the same for every class."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ Squeezed = Literal["features", "logits"]
     reduces_to=("cross_entropy", {"weight": 0.0}),
 )
 class SqueezeLoss(ClassLoss):
-    r"""Cross-entropy with a price on large features, or on large logits, whatever the class.
+    r"""Cross-entropy plus a penalty on large features, or on large logits, the same for every class.
 
     .. math:: L = \tfrac1N\sum_i \ell_{\mathrm{ce}}(z_i, y_i) + w\,\|\phi_i\|^2
 
-    Once the training samples are all right, cross-entropy falls further only by growing features and logits; the price stops
-    that. It is the control of every method that pulls features together: what such a method does by shrinking all
-    features alike, this one does too.
+    Once all training samples are classified correctly, cross-entropy falls further only by growing features and logits; the
+    penalty prevents that. It is the control for every method that pulls features together: the part of the effect that comes
+    from smaller features is also there with this loss.
 
     When to use: small training sets that are fitted completely, and beside MR², center loss or ELM to see what their classes add.
     Expect: on balanced data a gain where few samples are fitted completely; on long tails the same for all classes,
-    as it knows no counts.
+    as it does not use counts.
     Pitfalls: the weight is in units of the features, so it does not transfer between networks; where training stops before
-    the classes are separated it only slows it down.
+    the classes are separated it only slows training down.
 
     Args:
         weight: :math:`w`.

@@ -28,7 +28,7 @@ def supervised_contrast(embeddings: Tensor, target: Tensor, *, temperature: floa
     Args:
         embeddings: :math:`(N, d)`, of unit length.
     Shape:
-        target :math:`(N,)`; returns :math:`(N,)`, 0 for a row that is alone with its label.
+        target :math:`(N,)`; returns :math:`(N,)`, 0 for the only row of a class.
     Example:
         >>> supervised_contrast(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([3, 3]))
         tensor([0., 0.])
@@ -38,7 +38,7 @@ def supervised_contrast(embeddings: Tensor, target: Tensor, *, temperature: floa
     itself = torch.eye(len(target), dtype=torch.bool, device=target.device)
     similarity = embeddings @ embeddings.T / temperature
     positive = (target[:, None] == target[None]) & ~itself
-    # −inf would turn into nan in the gradient of a row with nothing to compare to.
+    # −inf would become nan in the gradient of a row that has no other row to be compared with.
     log_partition = similarity.masked_fill(itself, -1e30).logsumexp(1)
     partners = positive.sum(1)
     attraction = (similarity * positive).sum(1) / partners.clamp_min(1)
@@ -66,14 +66,14 @@ class SupConLoss(ClassLoss):
     When to use: enough samples of a class in a batch, strong augmentation, balanced or mildly imbalanced data.
     Expect: on balanced data better features after long training with strong views, little without; on long tails
     frequent classes gain first.
-    Pitfalls: needs several views (cost times that number) and large batches; under imbalance head classes own the contrast
-    (see ``bcl``); the projection must be in the optimiser.
+    Pitfalls: needs several views (cost times that number) and large batches; under imbalance frequent classes dominate the
+    contrast (see ``bcl``); the projection must be in the optimiser.
 
     Args:
         num_features: Feature dimension.
         weight: Weight of the contrast.
         ce_weight: Weight of cross-entropy, which is averaged over all views.
-        temperature: Of the similarities.
+        temperature: Temperature of the similarities.
         projection_dim: Output width of the projection.
         views: Views of each sample.
     Reference: Khosla et al., NeurIPS 2020.

@@ -1,4 +1,4 @@
-"""Checks of the tensors a loss receives, and their wording.
+"""Checks of the tensors a loss receives.
 
 Shapes and types are always checked. Values (label range, finite features) are checked where reading them is free: on the
 CPU and outside ``torch.compile``; on an accelerator the read would stall the device at every step.
@@ -15,7 +15,7 @@ from classgap.checks import InputError
 
 
 def values_are_cheap(tensor: Tensor) -> bool:
-    """Whether looking at the numbers costs nothing worth mentioning."""
+    """Whether reading the values costs almost nothing."""
     return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
@@ -85,7 +85,7 @@ def check_target(target: Tensor, num_samples: int, num_classes: int, *, soft_all
 
 
 def check_cosines(logits: Tensor, method: str) -> None:
-    """Cosines; a linear head would be scaled by the loss a second time and train without a word."""
+    """Cosines; the logits of a linear head would be multiplied by the scale of the loss without any error."""
     if values_are_cheap(logits) and logits.shape[0]:
         largest = float(logits.detach().abs().max())
         if largest > 1.05:  # half precision may exceed 1 a little
@@ -107,7 +107,7 @@ def check_features(features: Tensor, num_samples: int) -> None:
 
 
 def check_finite(features: Tensor, summary: Tensor) -> None:
-    """Finite features. ``summary`` is them or their norms: its sum is non-finite as soon as one feature is."""
+    """Finite features. ``summary`` holds the features or their norms: its sum is not finite if a feature is not."""
     if values_are_cheap(features) and not math.isfinite(summary.detach().sum().item()):
         bad = int((~torch.isfinite(features)).any(1).sum())  # a sum may also have overflowed
         if bad:
@@ -133,7 +133,7 @@ def check_counts(class_counts: Tensor, num_classes: int) -> Tensor:
 
 
 def check_num_features(num_features: int, method: str) -> int:
-    """The feature dimension, which a method with own parameters or class vectors must know at construction."""
+    """The feature dimension. A loss that has parameters or class vectors of that size must know it at construction."""
     if isinstance(num_features, bool) or not isinstance(num_features, int) or num_features < 1:
         raise InputError(
             f"{method} needs num_features, the feature dimension d as a whole number, got {num_features!r}"
@@ -142,7 +142,7 @@ def check_num_features(num_features: int, method: str) -> int:
 
 
 def check_views(logits: Tensor, views: int) -> int:
-    """Samples in a view-major batch."""
+    """Number of samples of a batch that holds the rows of view 1, then those of view 2, and so on."""
     if logits.shape[0] % views:
         raise InputError(
             f"a loss with views={views} needs the rows of all views one after the other, got {logits.shape[0]} rows, "

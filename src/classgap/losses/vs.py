@@ -48,14 +48,14 @@ class VSLoss(ClassLoss):
 
     .. math:: \ell(z, y) = -\ln\operatorname{softmax}(z/\Delta + \tau\ln\pi)_y, \qquad \Delta_j = (n_{\max}/n_j)^\gamma
 
-    The shift acts early in training; the scale decides where the boundary goes once every training sample is right, because
-    a rare class has to reach larger raw logits. Raw logits are used at test time.
+    The shift acts early in training; the scale decides where the boundary lies once all training samples are classified
+    correctly, because a rare class has to reach larger raw logits. Raw logits are used at test time.
 
     When to use: long tails with a model large enough to fit the training set, where additive shifts lose their effect.
     Expect: on balanced data it is cross-entropy; on long tails a larger shift to rare classes than logit adjustment's
-    once the training set is fitted, and a larger loss at the head.
-    Pitfalls: ``gamma`` acts through the ratio of counts, and the default can tip the balance over to the tail on short runs or
-    strong imbalance: tune it down first. Probabilities of raw logits are not calibrated.
+    once the training set is fitted, and a larger loss of accuracy on frequent classes.
+    Pitfalls: ``gamma`` acts through the ratio of counts, and the default can favour rare classes too much in short runs or with
+    strong imbalance: try smaller values first. Probabilities of raw logits are not calibrated.
 
     Args:
         gamma: Strength of the scaling.

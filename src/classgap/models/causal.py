@@ -1,4 +1,4 @@
-"""A classifier that removes, at test time, what the features of all samples have in common."""
+"""A classifier that removes the common direction of all features at test time."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class CausalNormHead(nn.Module):
         self.register_buffer("direction", torch.zeros(in_features))
 
     def forward(self, features: Tensor) -> Tensor:
-        """Logits; while training also follows the mean feature."""
+        """Logits; while training it also updates the common direction."""
         with torch.autocast(features.device.type, enabled=False):
             dtype = torch.promote_types(self.weight.dtype, torch.float32)
             if self.training:

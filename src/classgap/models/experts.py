@@ -14,8 +14,8 @@ from classgap.checks import InputError
 class Experts(nn.Module):
     """Networks that see the same input; their outputs are stacked along a new second dimension.
 
-    Members that return ``(logits, features)``, such as :class:`~classgap.heads.FeatureTap`, make the whole do so. Build each
-    member anew: experts that share weights or start alike learn the same thing.
+    Members that return ``(logits, features)``, such as :class:`~classgap.heads.FeatureTap`, make this module return both.
+    Build each member anew: experts that share weights, or start with equal weights, learn the same.
 
     Args:
         members: At least one network, all with outputs of the same shape.

@@ -1,4 +1,4 @@
-"""From a configuration to the parts of a run. What a method declares it needs decides what is built; no method is named."""
+"""From a configuration to the parts of a run. What is built depends on the needs that a method declares, not on its name."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Network:
 
     @property
     def views(self) -> int:
-        """How often the loss wants to see each sample."""
+        """Views of each sample that the loss needs."""
         return self.criterion.views
 
     @property
@@ -58,7 +58,7 @@ class Network:
 
 
 def declared_loss(config: TrainConfig) -> registry.Method:
-    """What is known of the method; the name of something else is an error that says where it belongs."""
+    """The declaration of the method. The name of a stage, sampler, … is an error that names the right setting."""
     name = config.method.name
     sections: dict[registry.Kind, str] = {
         "stage": "stage",
@@ -70,7 +70,7 @@ def declared_loss(config: TrainConfig) -> registry.Method:
     if name not in {m.name for m in registry.methods("loss")}:
         for kind, section in sections.items():
             if name in {m.name for m in registry.methods(kind)}:
-                raise InputError(f"method={name}: {name} goes around any method; set {section}={name}")
+                raise InputError(f"method={name}: {name} is used together with any method; set {section}={name}")
     return registry.get("loss", name)
 
 
@@ -134,7 +134,7 @@ def build_mix(config: PartConfig, data: TrainingData) -> Mix | None:
         mixed: tuple[Tensor, Tensor] = spec.cls(inputs, target, data.num_classes, rng, **config.params)
         return mixed
 
-    # A trial, so that what does not fit the data or the method says so before the training starts.
+    # A trial call: wrong parameters, or data of the wrong kind, are errors before training starts.
     trial = {"inputs": torch.zeros(2, *data.in_shape), "target": torch.zeros(2, dtype=torch.long)}
     spec.build(**trial, num_classes=data.num_classes, rng=np.random.default_rng(0), **config.params)
     return mix
@@ -143,7 +143,7 @@ def build_mix(config: PartConfig, data: TrainingData) -> Mix | None:
 def build_optimizer(
     config: OptimConfig, wrapper: PartConfig, model: nn.Module, criterion: nn.Module
 ) -> torch.optim.Optimizer:
-    """SGD or AdamW over the model and what goes around it. What the loss learns and the scale of a head are not decayed."""
+    """SGD or AdamW over the model, with its wrapper. Parameters of the loss and the scale of a head have no weight decay."""
     scales = {id(p) for p in learned_scales(model)}
     groups: list[dict[str, Any]] = [
         {"params": [p for p in model.parameters() if p.requires_grad and id(p) not in scales]}
@@ -183,28 +183,28 @@ def _head(config: TrainConfig, criterion: ClassLoss) -> str:
 
 
 def _head_scale(config: TrainConfig, criterion: ClassLoss, head: str) -> HeadScale | None:
-    """The scale of a cosine head: a loss that needs cosines has its own, for any other one is learned unless it is given."""
-    said = config.model.head_scale
+    """The scale of a cosine head. A loss that needs cosines has its own scale; for others it is learned unless it is given."""
+    given = config.model.head_scale
     if head != "cosine":
-        if said is not None:
+        if given is not None:
             raise InputError(
-                f"model.head_scale={said} is the scale of a cosine head, but the head is {head}; set model.head=cosine, or "
+                f"model.head_scale={given} is the scale of a cosine head, but the head is {head}; set model.head=cosine, or "
                 "leave model.head_scale out"
             )
         return None
     if "cosine_head" in criterion.needs:
-        if said is not None:
+        if given is not None:
             raise InputError(
-                f"model.head_scale={said}: method {criterion.name} multiplies cosines by a scale of its own "
+                f"model.head_scale={given}: method {criterion.name} multiplies cosines by a scale of its own "
                 f"({criterion.cosine_scale:g}), a second one would act on top of it; leave model.head_scale out and set the "
                 f"parameter of the method (see classgap methods {criterion.name})"
             )
         return None
-    return "learned" if said is None else said
+    return "learned" if given is None else given
 
 
 def _arguments(spec: registry.Method, offered: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
-    """What the constructor takes of the things offered, and what the user said; a ``None`` said stands for the offer."""
+    """The offered arguments that the constructor takes, and the parameters of the user; ``None`` there means the offered one."""
     taken = inspect.signature(spec.cls).parameters
-    said = {name: value for name, value in params.items() if value is not None or name not in offered}
-    return {**{name: value for name, value in offered.items() if name in taken}, **said}
+    given = {name: value for name, value in params.items() if value is not None or name not in offered}
+    return {**{name: value for name, value in offered.items() if name in taken}, **given}

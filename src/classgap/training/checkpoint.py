@@ -1,4 +1,4 @@
-"""Checkpoints that are either whole or not there."""
+"""Checkpoints, written so that a file is either complete or absent."""
 
 from __future__ import annotations
 

@@ -112,9 +112,9 @@ class TrainConfig:
         batch: Samples per optimiser step, over all devices.
         channels_last: Memory layout of images; faster for convolutions on most hardware.
         checkpoint_steps: Save in mid-epoch every so many steps, besides at the end of each epoch; 0 for only there.
-        sampler: Which samples an epoch visits; every one once without it.
-        wrapper: What goes around the optimiser, e.g. ``sam``.
-        stage: What follows or precedes the training, e.g. ``crt`` or ``jtt``.
+        sampler: Which samples an epoch visits; by default every sample once.
+        wrapper: Wrapper of the optimiser, e.g. ``sam``.
+        stage: Stages before or after the main training, e.g. ``jtt`` or ``crt``.
         teacher: Folder of a finished run, for methods that learn from one; without it a teacher is trained first.
     Example:
         >>> config = TrainConfig().override(["method=mr2", "method.lam=0.1", "data.per_class=20", "epochs=3"])
@@ -318,7 +318,7 @@ def _parse(key: str, hint: Any, text: str) -> Any:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         if text.lower() in ("none", "null", "default"):
-            # No augmentation at all and "the customary one" are different wishes.
+            # "none" means no augmentation at all, "default" the usual one of the source.
             return () if key == "data.augment" and text.lower() == "none" else None
         words = [word for arg in args for word in typing.get_args(arg) if typing.get_origin(arg) is Literal]
         if not words:

@@ -1,4 +1,4 @@
-"""Whether a loss is told how many training samples each class has. What is decided is said, and stored with the run."""
+"""Whether a loss gets the number of training samples of each class. The decision is reported, and stored with the run."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from classgap.data import TrainingData
 LONG_TAIL = 2.0
 """Largest over smallest class count above which a training set is called long-tailed.
 
-ImageNet-1k, which everybody calls balanced, has 732 to 1300 images per class, a ratio of 1.8, and the validation split of a small
-data set makes ratios of 1.1. Long tails of the literature begin at 10; Banking77 has 35 to 187 texts per class, a ratio of 5.3.
+ImageNet-1k, which is usually called balanced, has 732 to 1300 images per class, a ratio of 1.8, and the validation split of a
+small data set makes ratios of 1.1. Long tails of the literature begin at 10; Banking77 has 35 to 187 texts per class, a ratio
+of 5.3.
 """
 
 
@@ -56,7 +57,7 @@ def choose_counts(spec: registry.Method, params: Mapping[str, Any], data: Traini
     largest, smallest = int(train.max()), int(train.min())
     ratio = largest / smallest if smallest else math.inf
     if "class_counts" in params:
-        return _as_said(spec, params["class_counts"], data, ratio)
+        return _as_configured(spec, params["class_counts"], data, ratio)
     if "class_counts" not in spec.optional:
         return CountsChoice(train, "train", ratio)
     between = f"training classes have {smallest} to {largest} samples, a ratio of {ratio:.3g}"
@@ -73,18 +74,18 @@ def choose_counts(spec: registry.Method, params: Mapping[str, Any], data: Traini
     return CountsChoice(None, "none", ratio, note if ratio > 1 else "")
 
 
-def _as_said(spec: registry.Method, said: Any, data: TrainingData, ratio: float) -> CountsChoice:
+def _as_configured(spec: registry.Method, wanted: Any, data: TrainingData, ratio: float) -> CountsChoice:
     if "class_counts" not in inspect.signature(spec.cls).parameters:
         raise InputError(f"method {spec.name} does not use class counts; leave method.class_counts out")
-    if said is None:
+    if wanted is None:
         if "class_counts" in spec.needs:
             raise InputError(f"method {spec.name} needs class counts; leave method.class_counts=none out")
         return CountsChoice(None, "none", ratio)
-    if said == "train":
+    if wanted == "train":
         return CountsChoice(data.class_counts, "train", ratio)
-    if isinstance(said, (list, tuple)):
-        return CountsChoice(said, "given", ratio)
+    if isinstance(wanted, (list, tuple)):
+        return CountsChoice(wanted, "given", ratio)
     raise InputError(
-        f"method.class_counts must be none, train or a list of {data.num_classes} numbers, got {said!r}; without it "
+        f"method.class_counts must be none, train or a list of {data.num_classes} numbers, got {wanted!r}; without it "
         f"{spec.name} gets the counts of the training set where it needs them, or where they are long-tailed"
     )

@@ -1,4 +1,4 @@
-"""What is counted during an epoch and written to the log: losses, accuracies and the spread of every class."""
+"""Measurements of an epoch, written to the log: losses, accuracies and the spread of every class."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class EpochMeter:
         self.losses: dict[str, Tensor] = {}
 
     def add(self, scores: Tensor, features: Tensor, target: Tensor, losses: Mapping[str, Tensor]) -> None:
-        """Take in a batch, or a piece of one, and the means its loss consists of. A mixed sample counts as its larger part."""
+        """Add a batch, or a piece of one, and the terms of its loss. A mixed sample counts for its most likely class."""
         if target.dim() == 2:
             target = target.argmax(1)
         hits, seen = class_sums((scores.argmax(1) == target).float(), target, self.num_classes)
@@ -45,7 +45,7 @@ class EpochMeter:
                 self.losses[name] = self.losses[name] + total if name in self.losses else total
 
     def finite(self) -> bool:
-        """Whether training still makes sense. A collective: all processes get the same answer, so that all stop or none."""
+        """Whether the loss is still finite. A collective: all processes get the same answer, so that all stop or none."""
         return all(bool(torch.isfinite(total)) for total in self._totals()[2].values())
 
     def state_dict(self) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class EpochMeter:
         return {"hits": hits, "seen": seen, "losses": losses, "moments": self.moments.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state_dict`; the first process takes the sums, for they are added up over processes again."""
+        """Continue from :meth:`state_dict`. Only the first process takes the sums, since they are added over processes again."""
         device, share = self.seen.device, int(rank_and_world()[0] == 0)
         self.hits, self.seen = share * state["hits"].to(device), share * state["seen"].to(device)
         self.losses = {name: share * value.to(device) for name, value in state["losses"].items()}
@@ -74,7 +74,7 @@ class EpochMeter:
 
 
 def accuracy_by_class(scores: Tensor, target: Tensor, num_classes: int) -> NDArray[np.float64]:
-    """Share of right answers per class; nan for an absent class."""
+    """Accuracy of each class; nan for an absent class."""
     hits, support = class_sums((scores.argmax(1) == target).double(), target, num_classes)
     accuracy: NDArray[np.float64] = (hits / support).cpu().numpy()
     return accuracy
@@ -107,7 +107,7 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 
 
 def cut_log(path: Path, epoch: int) -> None:
-    """Drop records from ``epoch`` on: they are about to be made again."""
+    """Remove the records from ``epoch`` on, since these epochs are repeated."""
     kept = [record for record in read_log(path) if record["epoch"] < epoch]
     temporary = path.with_name(f"{path.name}.tmp")
     temporary.write_text("".join(json.dumps(record) + "\n" for record in kept))

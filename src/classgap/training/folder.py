@@ -1,4 +1,4 @@
-"""What the folder of a run holds besides log and checkpoint: its configuration and its results."""
+"""The other files in the folder of a run, besides log and checkpoint: configuration and results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from classgap.training.outputs import SplitOutputs
 
 
 def write_run(trainer: Trainer, config: TrainConfig | None = None) -> None:
-    """Say in the folder of a run what is being run there; ``config`` is that of all its stages, if it has several."""
+    """Write the configuration into the folder of a run; ``config`` is that of all its stages, if it has several."""
     folder = trainer.folder
     folder.mkdir(parents=True, exist_ok=True)
     about = {
@@ -46,7 +46,7 @@ def write_results(trainer: Trainer) -> tuple[SplitOutputs, SplitOutputs | None]:
         for name, predictions in (("test", test), ("val", val)):
             if predictions is not None:
                 predictions.save(trainer.folder / f"predictions_{name}.npz")
-        # The weights come last: they say that everything is there, see has_results.
+        # The weights are written last: their file shows that the results are complete, see has_results.
         temporary = trainer.folder / "model.safetensors.tmp"
         temporary.write_bytes(save(trainer.weights()))
         replace_file(temporary, trainer.folder / "model.safetensors")

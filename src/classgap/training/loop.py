@@ -1,4 +1,4 @@
-"""The one training loop. It knows losses by what they need, never by name."""
+"""The training loop. It uses the needs that a loss declares, never its name."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class DivergedError(InputError):
 
 @dataclass(frozen=True)
 class TrainProgress:
-    """Where a run stands.
+    """Progress of a training run.
 
     Attributes:
         record: The log entry of an epoch that has just ended.
-        phase: Which of several runs this is, e.g. ``"teacher"``; empty for the run itself.
-        note: Something the user should know, said once.
+        stage: Which of several runs this is, e.g. ``"teacher"``; empty for the run itself.
+        note: A message for the user, sent once.
     """
 
     step: int
@@ -61,12 +61,12 @@ class Trainer:
     """A run in progress: everything a checkpoint holds, and the loop over it.
 
     Args:
-        folder: Where checkpoint and log live.
+        folder: Folder of checkpoint and log.
         watch: Called after every step and every epoch, on the first process.
-        trains: Which part of the network learns; the rest stays as it is, statistics of normalisation included.
+        trains: Which part of the network is trained; the rest is frozen, including running statistics of normalisation layers.
         teacher: A trained network, for methods that learn from one.
     Attributes:
-        groundwork: Called before training begins or goes on: other runs this one builds upon.
+        before_training: Called before training starts or is resumed; trains the other runs that this one needs.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Trainer:
         return self.epoch >= self.config.epochs
 
     def bind_teacher(self, teacher: nn.Module) -> None:
-        """Let the loss learn from this trained network, whose features are to be what this one's are."""
+        """Give this trained network to the loss as its teacher, with features of the same kind as those of the student."""
         if isinstance(teacher, FeatureTap):
             teacher.unit = "encoder_features" not in self.criterion.needs
         self.criterion.bind_teacher(teacher.to(self.fabric.device))
@@ -150,7 +150,7 @@ class Trainer:
     def _begin(self) -> None:
         if self.before_training is not None:
             self.before_training(self)
-        # Only now: the groundwork draws random numbers, though not the same ones when parts of it were done before.
+        # Only now: the runs before draw random numbers, fewer if some of them were finished already.
         if self._saved_rng is not None:
             restore_rng(self.fabric, self._saved_rng)
         elif self.fresh:
@@ -165,7 +165,7 @@ class Trainer:
         for note in self._notes:
             self._report(note=note)
         if self.batches.views > 1 and not self.batches.augmented:
-            self._report(note=f"the views {name} compares are all alike without augmentation; see data.augment")
+            self._report(note=f"without augmentation all views that {name} compares are equal; see data.augment")
 
     def _end_epoch(self, record: dict[str, Any], started: float) -> None:
         if self.data.val is not None:
@@ -201,11 +201,11 @@ class Trainer:
         self.optimizer.zero_grad()
         self._gradients(batch)
         if self.config.wrapper.name != "none":
-            # The second pass of a sharpness-aware step: what loss, normalisation and log remember is of the first.
+            # The second pass of a sharpness-aware step; state of the loss, normalisation and log come from the first pass.
             with self.optimizer.perturbed(self.model, self.criterion):
                 self._gradients(batch, measured=False)
         if self.config.optim.clip:
-            # A gradient that overflowed in half precision is the scaler's business: it skips the step.
+            # If a gradient overflowed in half precision, the scaler skips the step.
             limit = self.config.optim.clip
             self.fabric.clip_gradients(self.model, self.optimizer, max_norm=limit, error_if_nonfinite=False)
         self.optimizer.step()
@@ -228,7 +228,7 @@ class Trainer:
         return self.config.optim.lr * rate_factor(self.config.schedule, position, self.config.epochs)
 
     def _training_pass(self) -> Iterator[LossBatch]:
-        """Training set in evaluation mode, for losses that look at all of it before an epoch."""
+        """The training set in evaluation mode, for losses that need it before an epoch."""
         logits, features = forward_all(self.fabric, self.model, self.batches.split, self.normalise)
         index = torch.arange(len(logits), device=logits.device)
         for rows in torch.split(index, self.config.batch):
@@ -255,7 +255,7 @@ class Trainer:
         return {name: tensor.contiguous() for name, tensor in self.model.state_dict().items()}
 
     def predictions(self, split: Split) -> SplitOutputs:
-        """The same with everything an audit wants to know."""
+        """Scores, features and the last layer, as an audit reads them."""
         scores, features = self.predict(split)
         weight, bias = self.last_layer()
         return SplitOutputs(
@@ -325,7 +325,7 @@ class Trainer:
 
 
 def _freeze_rest(model: nn.Module, trains: Trains) -> None:
-    """Hold the parts of a network that are not to be trained."""
+    """Freeze the parts of a network that are not trained."""
     if trains == "all":
         return
     model.requires_grad_(trains == "body")

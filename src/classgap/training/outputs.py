@@ -22,11 +22,11 @@ from classgap.predictions import Predictions
 
 @dataclass(frozen=True, eq=False)
 class SplitOutputs:
-    """What a trained classifier says about a split; NumPy, float32.
+    """The outputs of a trained classifier for a split; NumPy arrays, float32.
 
     Attributes:
         scores: What classes were ranked by, (n, K); cosines times their scale, whether the head or the loss has it.
-        features: Input of the last layer, (n, d); unit vectors for a cosine head; of several networks side by side.
+        features: Input of the last layer, (n, d); unit vectors for a cosine head; concatenated for several networks.
         weight, bias: That layer: ``features @ weight.T + bias`` are the scores of a linear and of a cosine head. ``bias`` is
             ``None`` for a cosine head, both for a causal head and for several networks.
         margin_norms: Norms of that layer's rows before MARC calibrated its margins, (K,); ``None`` otherwise.

@@ -21,7 +21,7 @@ def load_recipe(name: str | Path, *, quick: bool = False) -> TrainConfig:
     if spec is None or spec.loader is None:
         raise InputError(f"recipe {path} must be a Python file ending in .py")
     module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.resolve().parent))  # a recipe may import its neighbours, as a script may
+    sys.path.insert(0, str(path.resolve().parent))  # a recipe may import files of its folder, as a script may
     try:
         spec.loader.exec_module(module)
     finally:

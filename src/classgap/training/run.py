@@ -27,9 +27,9 @@ class TrainResult:
     """A finished run.
 
     Attributes:
-        folder: ``run.json`` (configuration), ``log.jsonl`` (one line an epoch), ``checkpoint.pt`` (to resume),
+        folder: ``run.json`` (configuration), ``log.jsonl`` (one line per epoch), ``checkpoint.pt`` (to resume),
             ``model.safetensors`` (weights), ``predictions_test.npz`` and ``predictions_val.npz`` (for ``classgap audit``); runs
-            this one builds upon, such as a teacher or a first stage, in folders of the same kind within.
+            that this one needs, such as a teacher or a first stage, are in folders of the same kind inside.
         val: ``None`` where no validation split was asked for.
         history: The records of the log.
     """
@@ -62,8 +62,8 @@ def train(
         config: What to train: a configuration, or the path of a recipe; without it a small network on scikit-learn's digits.
         folder: Folder of the run; by default ``runs/`` and a name made of the configuration.
         settings: Changes of the configuration, as ``["data=cifar10", "method=mr2", "epochs=200"]``.
-        resume: Continue a run that was cut off; the result is bit for bit that of an uninterrupted run. Starts from the beginning
-            where there is nothing to continue.
+        resume: Continue a run that was interrupted; the result is bit for bit that of an uninterrupted run. Starts from the
+            beginning where there is nothing to continue.
         devices: How many, ``"auto"`` for all; as Lightning Fabric understands it, like ``accelerator`` and ``strategy``.
         workers: Processes that decode image files, for each device; by default one per processor core, at most 8. Results do not
             depend on it.
@@ -106,7 +106,7 @@ def start(
     data: tuple[Any, Any] | None = None,
     watch: Watcher | None = None,
 ) -> Trainer:
-    """A run that stands where its training begins or goes on: the first half of :func:`train`, whose arguments it takes."""
+    """A run that is ready to train or to be resumed: the first half of :func:`train`, with the same arguments."""
     fabric = _fabric(config, devices, accelerator, strategy)
     if fabric.device.type == "cpu":
         require_precision(config.precision)
@@ -114,7 +114,7 @@ def start(
     if workers is None and data is None:
         workers = default_workers(fabric.world_size)
     sets = open_data(config.data, data, workers=workers, memory=memory)
-    # Only the first process looks at the folder, since it also changes it; the others hear what it found.
+    # Only the first process checks the folder, since it also changes it; the others get the result.
     problem = _problem_with(folder, config, resume) if fabric.is_global_zero else None
     if problem := fabric.broadcast(problem):
         raise InputError(problem)
@@ -147,7 +147,7 @@ def _fabric(config: TrainConfig, devices: str, accelerator: str, strategy: str) 
     try:
         return Fabric(accelerator=accelerator, devices=devices, strategy=chosen, precision=config.precision)
     except (ValueError, TypeError, RuntimeError) as error:
-        raise InputError(f"these devices, strategy and precision do not go together: {error}") from error
+        raise InputError(f"these devices, strategy and precision cannot be combined: {error}") from error
 
 
 def _problem_with(folder: Path, config: TrainConfig, resume: bool) -> str | None:
@@ -163,5 +163,8 @@ def _problem_with(folder: Path, config: TrainConfig, resume: bool) -> str | None
     if not resume:
         return f"{folder} already holds a run; continue it with --resume, or choose another folder with --out"
     if changed := present.differences(config):
-        return f"the run in {folder} has other settings ({'; '.join(changed)}); resume it with its own, or use another --out"
+        return (
+            f"the run in {folder} has other settings ({'; '.join(changed)}); resume it with its own settings, or use another "
+            "--out"
+        )
     return None

@@ -1,4 +1,4 @@
-"""Learning rate as a pure function of the position, so that there is no schedule state to lose."""
+"""The learning rate as a pure function of the position, so that a checkpoint needs no state of a schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stages with an estimator fitted in one go to what the frozen network says of its training or validation set."""
+"""Stages in which an estimator is fitted once to the outputs of the frozen network for its training or validation set."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _SAME_PRIOR = 1.5  # factor by which the share of a class may change; a class of
 
 
 class CorrectedTrainer(Trainer):
-    """A run whose scores are corrected after training: its predictions and what is saved of it have the correction.
+    """A run whose scores are corrected after training; its predictions and its saved network contain the correction.
 
     Attributes:
-        estimator: The correction; fitted by the time anything is predicted.
+        estimator: The correction; it is fitted before anything is predicted.
     """
 
     estimator: PostHocMethod
@@ -69,7 +69,7 @@ class CorrectedTrainer(Trainer):
 
 
 class EstimatorTrainer(CorrectedTrainer):
-    """A last stage that is fitted in one go instead of trained. The network stays as the stage before left it.
+    """A last stage that is fitted once instead of trained. The network of the stage before is not changed.
 
     Args:
         estimator: What is fitted; the fitted one is written to the folder.
@@ -92,7 +92,7 @@ class EstimatorTrainer(CorrectedTrainer):
         fitted_to = self._fit()
         self._save_estimator()
         # the log has accuracy on training samples, whatever the fit was made on
-        scores, features, y = fitted_to if self.passes else self._seen(1)
+        scores, features, y = fitted_to if self.passes else self._training_outputs(1)
         mine = slice(self.fabric.global_rank, None, self.fabric.world_size)
         corrected, y = self._corrected(scores, features)[mine], y[mine]
         self.meter.add(corrected, features[mine], y, {"loss": F.cross_entropy(corrected, y)})
@@ -105,7 +105,7 @@ class EstimatorTrainer(CorrectedTrainer):
 
     def _fit(self) -> tuple[Tensor, Tensor, Tensor]:
         """Fit the estimator; returns what it was fitted to."""
-        scores, features, y = self._seen(self.passes) if self.passes else self._held_out()
+        scores, features, y = self._training_outputs(self.passes) if self.passes else self._validation_outputs()
         weight, bias = Trainer.last_layer(self)  # not yet corrected
         assert weight is not None
         norms = np.linalg.norm(weight, axis=1)
@@ -119,14 +119,14 @@ class EstimatorTrainer(CorrectedTrainer):
         )
         return scores, features, y
 
-    def _held_out(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _validation_outputs(self) -> tuple[Tensor, Tensor, Tensor]:
         """Scores, features and labels of the validation set."""
         held_out = _validation(self.data)
         scores, features = Trainer.predict(self, held_out)
         return scores.float(), features.float(), held_out.y.to(scores.device)
 
     @torch.no_grad()
-    def _seen(self, passes: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _training_outputs(self, passes: int) -> tuple[Tensor, Tensor, Tensor]:
         """Scores, features and labels of the training set, augmented as in training, the network in evaluation mode.
 
         Rows come in the order of the training set, pass by pass, whatever the number of processes that made them.
@@ -148,7 +148,7 @@ class EstimatorTrainer(CorrectedTrainer):
 class RefitTrainer(CorrectedTrainer):
     """Trains once more, on training and validation samples together, under the correction of the stage before.
 
-    What was held out for the correction is not lost to the network that way; nothing is held out any more.
+    The samples that were held out for the correction are used for training this way; nothing is held out any more.
     """
 
     def __init__(self, config: TrainConfig, data: TrainingData, *args: Any, **kwargs: Any) -> None:
@@ -157,8 +157,8 @@ class RefitTrainer(CorrectedTrainer):
         _require_same_prior(data, together)
         super().__init__(config, together, *args, **kwargs)
 
-    def take(self, before: Trainer) -> None:
-        """The correction of the stage before becomes that of this run."""
+    def use_correction_of(self, before: Trainer) -> None:
+        """Use the correction of the stage before in this run."""
         assert isinstance(before, EstimatorTrainer)
         self.estimator = before.estimator
         self._save_estimator()
@@ -170,7 +170,7 @@ class RefitTrainer(CorrectedTrainer):
 
 
 def _require_same_prior(data: TrainingData, together: TrainingData) -> None:
-    """A correction made for one prior is wrong under another."""
+    """A correction that was fitted for one class prior is wrong for another."""
     before, after = (counts / counts.sum() for counts in (data.class_counts, together.class_counts))
     worst = int((after / before).log().abs().argmax())
     if not 1 / _SAME_PRIOR < after[worst] / before[worst] < _SAME_PRIOR:

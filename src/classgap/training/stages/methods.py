@@ -1,4 +1,4 @@
-"""Methods of several stages, ``stage=NAME``: they go around any loss, and each stage is a run of its own."""
+"""Methods of several stages, ``stage=NAME``: they can be used with any loss, and each stage is a separate run."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from classgap.training.stages.estimators import EstimatorTrainer, RefitTrainer
     space={"factor": Int(1, 100, default=5, log=True), "first": Float(0.02, 1.0, default=0.1, log=True)},
 )
 class JustTrainTwice(MultiStage):
-    """Just train twice: a short first run finds the samples that are hard, a second one from scratch sees them more often.
+    """Just train twice: a short first run finds the hard samples, and a second run from scratch visits them more often.
 
-    The first run is cross-entropy. What it gets wrong on its training set, in evaluation mode and without augmentation, comes
-    ``1 + factor`` times an epoch in the second run, which trains with the method of the configuration.
+    The first run is cross-entropy. What it gets wrong on its training set, in evaluation mode and without augmentation, is
+    visited ``1 + factor`` times per epoch in the second run, which trains with the method of the configuration.
 
-    When to use: within a class some samples are hard for a reason nobody annotated, and the worst class or group counts.
-    Expect: on balanced data a gain on hard samples if the first run errs on few, otherwise none; on long tails rare
-    classes are what the first run gets wrong, so they come more often.
+    When to use: some samples of a class are hard for a reason that is not annotated, and the worst class or group matters most.
+    Expect: on balanced data a gain on hard samples if the first run makes few errors, otherwise none; on long tails the
+    first run misclassifies mostly rare classes, so they are visited more often.
     Pitfalls: an epoch grows by ``factor`` times the number of errors; if the first run is wrong almost everywhere, or nowhere,
-    all samples weigh alike and nothing changes; mislabelled samples are hard as well.
+    all samples are visited equally often and nothing changes; samples with wrong labels are hard too.
 
     Args:
         factor: Copies added of each error.
@@ -48,7 +48,7 @@ class JustTrainTwice(MultiStage):
 
     def stages(self, config: TrainConfig) -> tuple[Stage, ...]:
         if config.sampler.name != "none":
-            raise InputError("stage jtt decides itself how often a sample comes; set sampler=none")
+            raise InputError("stage jtt sets how often a sample is visited; set sampler=none")
         first = with_epochs(plain_run(config), _length(self.first, config))
         return Stage("stage1", first), Stage("", config, begin=self._repeat_errors)
 
@@ -70,9 +70,9 @@ class LinearProbe(MultiStage):
 
     With ``method=supcon method.ce_weight=0`` this is the original two-stage supervised contrastive learning.
 
-    When to use: the method trains features and no classifier, or to see what features are worth by themselves.
-    Expect: on balanced data about the accuracy of the first stage, where that trained a classifier at all; on long
-    tails a head with the bias of its sampler.
+    When to use: the method trains features and no classifier, or to measure the quality of the features alone.
+    Expect: on balanced data about the accuracy of the first stage, where that stage trained a classifier at all; on long
+    tails a head whose class preferences depend on the sampler.
     Pitfalls: the head sees augmented training samples, as any training does; with a long tail set ``sampler=class_aware``, or use
     the exact ``crt``. After a cosine head it is linear too, on features that are not normalised.
 
@@ -105,9 +105,9 @@ class LinearProbe(MultiStage):
     },
 )
 class ThreeStage(MultiStage):
-    """Cross-entropy first, then the method on the features alone, then the classifier alone; the last two with equal classes.
+    """Cross-entropy, then the method on the features alone, then the classifier alone; the last two with balanced sampling.
 
-    With ``method=dro_lt method.weight=1 method.centroids=epoch`` this is DRO-LT as released, but for four things: the authors'
+    With ``method=dro_lt method.weight=1 method.centroids=epoch`` this is DRO-LT as released, with four differences: the authors'
     second stage weighs cross-entropy by n_k / n_max and decays the radii, its best epoch on the test set goes on to the
     third, and the rates of both stages are constant; here they fall along a cosine.
 
@@ -118,9 +118,9 @@ class ThreeStage(MultiStage):
 
     Args:
         features: Length of the second stage: a share of the epochs if at most 1, otherwise their number.
-        head: Length of the third, likewise.
+        head: Length of the third stage, in the same way.
         features_lr: Learning rate of the second stage.
-        head_lr: Of the third.
+        head_lr: Learning rate of the third stage.
         sampler: Which samples the epochs of these two visit.
     Reference: Samuel & Chechik, *Distributional robustness loss for long-tail learning*, ICCV 2021.
     """
@@ -164,9 +164,9 @@ class ThreeStage(MultiStage):
 
 
 class EstimatorStages(MultiStage):
-    """Base of second stages that are an estimator, fitted to what the frozen network says of its training set.
+    """Base of second stages in which an estimator is fitted to the outputs of the frozen network for its training set.
 
-    With ``passes=None`` to what it says of the validation set; ``refit`` then trains once more with those samples as well.
+    With ``passes=None`` to the outputs for the validation set; ``refit`` then trains again, with those samples too.
     """
 
     def __init__(self, estimator: PostHocMethod, passes: int | None, *, refit: bool = False) -> None:
@@ -192,15 +192,16 @@ class EstimatorStages(MultiStage):
     space={"weight_decay": Float(1e-5, 1e-1, default=1e-2, log=True)},
 )
 class CRTStage(EstimatorStages):
-    """Classifier re-training as second stage: a new head on the frozen network's training features, classes counting alike.
+    """Classifier re-training as second stage: a new head on the features of the frozen network, with equal class weights.
 
     Fitted exactly by :class:`classgap.posthoc.CRT` instead of by epochs with class-aware sampling.
 
     When to use: long tails; the standard way to decouple features from the classifier.
     Expect: on balanced data about the accuracy of the first stage; on long tails a gain for rare classes as far as
     their training features are like those of the test set.
-    Pitfalls: training features of a network that has memorised its training set say little about the tail: augment. Behind a
-    cosine head the new one is for unit vectors; the saved network keeps its own, see ``classgap.posthoc.load``.
+    Pitfalls: training features of a network that has memorised its training set say little about rare classes: use
+    augmentation. Behind a cosine head the new one is for unit vectors; the saved network keeps its own, see
+    ``classgap.posthoc.load``.
 
     Args:
         weight_decay: On the new weights, for features of mean square one.
@@ -227,8 +228,8 @@ class TauNormStage(EstimatorStages):
 
     When to use: long tails; the cheapest of the second stages, since one number is chosen.
     Expect: on balanced data no gain; on long tails a gain for rare classes where their weight vectors are shorter.
-    Pitfalls: strong weight decay may have levelled the norms, and a cosine head has none. With few validation samples of the
-    rare classes the power is chosen by chance. The validation set has been chosen on, so accuracy on it is flattered.
+    Pitfalls: strong weight decay may have made the norms equal, and a cosine head has none. With few validation samples of the
+    rare classes the power is chosen by chance. The power was chosen on the validation set, so accuracy on it is too optimistic.
 
     Args:
         tau: The power: ``1`` gives unit rows, ``0`` only drops the bias. None (default) picks the value of 0, 0.1, …, 2 with the
@@ -258,15 +259,15 @@ class TauNormStage(EstimatorStages):
     space={"form": Choice(("logits", "weights"), default="logits"), "ridge": Float(1e-4, 10.0, default=0.1, log=True)},
 )
 class LWSStage(EstimatorStages):
-    """Learnable weight scaling as second stage: one scale a class on the frozen network's training logits.
+    """Learnable weight scaling as second stage: one scale per class on the training logits of the frozen network.
 
     Fitted exactly by :class:`classgap.posthoc.LWS` instead of by epochs with class-aware sampling.
 
     When to use: long tails where a whole new head would over-fit.
-    Expect: on balanced data no change worth speaking of; on long tails a gain for rare classes, smaller than that of
+    Expect: on balanced data almost no change; on long tails a gain for rare classes, smaller than that of
     a new head.
-    Pitfalls: logits of memorised training samples are all right and leave little to learn: augment. A cosine head cannot hold
-    the result: ``classgap.posthoc.load`` reads it from the folder of the run.
+    Pitfalls: logits of memorised training samples are all correct and leave little to learn: use augmentation. A cosine head
+    cannot hold the result: ``classgap.posthoc.load`` reads it from the folder of the run.
 
     Args:
         form: ``"logits"`` scales the whole score, ``"weights"`` only the part before the bias.
@@ -294,10 +295,10 @@ class MARCStage(EstimatorStages):
     ``classgap audit`` reports of such a run are the calibrated ones of eq. 8.
 
     When to use: long tails; on balanced data fit it to held-out scores with ``classgap fix`` instead.
-    Expect: on balanced data no change worth speaking of, since all classes weigh alike; on long tails a gain for rare
+    Expect: on balanced data almost no change, since all classes have the same weight; on long tails a gain for rare
     classes where training scores are not all right already.
-    Pitfalls: logits of memorised training samples are all right and leave little to learn: augment. A cosine head cannot hold
-    the result: ``classgap.posthoc.load`` reads it from the folder of the run.
+    Pitfalls: logits of memorised training samples are all correct and leave little to learn: use augmentation. A cosine head
+    cannot hold the result: ``classgap.posthoc.load`` reads it from the folder of the run.
 
     Args:
         gamma: Exponent of the class weights.
@@ -344,10 +345,10 @@ class DisAlignStage(EstimatorStages):
     Fitted by :class:`classgap.posthoc.DisAlign` to the frozen network's training logits and features.
 
     When to use: long tails where one correction for all samples of a class is too crude.
-    Expect: on balanced data no change worth speaking of, since all classes weigh alike; on long tails about what
+    Expect: on balanced data almost no change, since all classes have the same weight; on long tails about what
     ``marc`` gives.
     Pitfalls: the correction is no part of the saved network, as it cannot be; ``classgap.posthoc.load`` reads it from the
-    folder of the run. Logits of memorised training samples leave little to learn: augment.
+    folder of the run. Logits of memorised training samples leave little to learn: use augmentation.
 
     Args:
         form: ``"paper"`` or ``"code"``.
@@ -381,7 +382,7 @@ class GapDialStage(EstimatorStages):
     ``refit`` the held-out samples are not used for training, which costs most of that. After ``cross_entropy`` a trade: +1.5
     hard for -1.5 easy. On long tails it was measured as a post-hoc method only.
     Pitfalls: with a few hundred held-out samples in all, offsets and their strength are chosen by chance and may cost; the
-    validation set has been fitted to, so accuracy on it is flattered.
+    offsets were fitted to the validation set, so accuracy on it is too optimistic.
 
     Args:
         strength: How much more a class counts when it fails more. None chooses on cross-fitted validation scores: the largest
@@ -437,7 +438,7 @@ def _take_weights(trainer: Trainer, before: Trainer, *, head: bool = True) -> No
 
 def _take_correction(trainer: Trainer, before: Trainer) -> None:
     assert isinstance(trainer, RefitTrainer)
-    trainer.take(before)
+    trainer.use_correction_of(before)
 
 
 def _require_one_network(config: TrainConfig, stage: str) -> None:
