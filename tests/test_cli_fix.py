@@ -69,7 +69,7 @@ def test_nothing_but_reports_when_nothing_helps(run: Run, tmp_path: Path) -> Non
     np.savez(tmp_path / "noise.npz", scores=rng.normal(size=(180, 3)), y_true=np.repeat(np.arange(3), 60))
     code, printed, _ = run("fix", tmp_path / "noise.npz", "--out", tmp_path / "out", "--folds", 2)
     assert code == 0
-    assert "Nothing helps beyond noise" in printed
+    assert "No significant improvement" in printed
     assert "left out: crt (needs features)" in printed
     assert not (tmp_path / "out" / "method").exists()
     assert not (tmp_path / "out" / "predictions.csv").exists()
@@ -95,7 +95,7 @@ def test_labels_alone_are_not_enough(run: Run, tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_text("y_true,y_pred\na,a\nb,a\n")
     code, _, error = run("fix", tmp_path / "p.csv", "--out", tmp_path / "out")
     assert code == 2
-    assert "fix needs logits" in error
+    assert "fix needs true labels and scores" in error
 
 
 def test_unknown_rule_is_named_before_work(run: Run, task: Task, tmp_path: Path) -> None:

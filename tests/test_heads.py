@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import inspect
+import pickle
 from collections import namedtuple
 from typing import Any
 
@@ -268,3 +270,30 @@ def test_a_replaced_head_is_tapped_like_any_other() -> None:
     assert (FeatureTap(model)(x)[1].norm(dim=1) - 1).abs().max() > 0.1
     replace_head(model, CosineHead(8, 3, scale="learned"))
     torch.testing.assert_close(FeatureTap(model)(x)[1].norm(dim=1), torch.ones(6))
+
+
+def test_a_tap_shows_the_signature_and_attributes_of_its_model() -> None:
+    model, inputs = _transformer("bert")
+    tap = FeatureTap(model)
+    assert list(inspect.signature(tap.forward).parameters) == list(inspect.signature(model.forward).parameters)
+    assert tap.config is model.config
+    assert tap.main_input_name == "input_ids"
+    assert not hasattr(tap, "no_such_attribute")
+    with pytest.raises(AttributeError, match="no_such_attribute"):
+        tap.no_such_attribute  # noqa: B018
+    for other in (copy.deepcopy(tap), pickle.loads(pickle.dumps(tap))):
+        assert other.config is not model.config
+        assert other.forward.__self__ is other
+        torch.testing.assert_close(other.eval()(**inputs)[0], tap.eval()(**inputs)[0])
+    assert "input_ids" in inspect.signature(copy.deepcopy(tap).forward).parameters
+
+
+def test_a_tap_listens_while_somebody_else_calls_the_model() -> None:
+    model = _net().eval()
+    tap, x = FeatureTap(model), torch.randn(2, 4)
+    with tap.listening() as calls:
+        logits = model(x)
+    model(x)  # not recorded
+    torch.testing.assert_close(model[3](tap.features_of(calls, logits)), logits)
+    with pytest.raises(InputError, match="did not run"):
+        tap.features_of([], logits)

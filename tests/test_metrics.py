@@ -57,6 +57,6 @@ def test_no_classes_give_nan():
 
 def test_table_is_complete():
     assert set(CORRECTED) < set(METRICS)
-    assert label("gap_corrected") == "gap, noise removed"
+    assert label("gap_corrected") == "gap, corrected"
     with pytest.raises(KeyError, match="alone"):
         evaluate(np.ones(3), ("overall",))

@@ -68,7 +68,7 @@ def test_notebook_shows_verdict_headline_and_hardest_classes() -> None:
     page = Cells(report._repr_html_())
     assert page.open == []
     assert report.verdict in page.text
-    for expected in ("hard third", "gap, noise removed", "95% interval", "12 classes, 240 samples"):
+    for expected in ("hard third", "gap, corrected", "95% interval", "12 classes, 240 samples"):
         assert any(expected in text for text in page.text)
     hardest = report.per_class["name"][np.argsort(report.per_class["accuracy"], kind="stable")[:5]]
     assert [text for text in page.text if text.startswith("class ")] == hardest.tolist()

@@ -65,7 +65,7 @@ def test_what_cannot_work_is_said(imbalanced) -> None:
         PostHocClassifier(LogisticRegression(), CRT()).fit(X, y)
     with pytest.raises(InputError, match="at least two classes"):
         PostHocClassifier(LogisticRegression(), LogitAdjustment()).fit(X[:10], np.zeros(10))
-    with pytest.raises(InputError, match="scores pairs of classes"):
+    with pytest.raises(InputError, match="one score per pair of classes"):
         PostHocClassifier(SVC(decision_function_shape="ovo"), LogitAdjustment()).fit(*_four_classes())
 
     class Mute(NearestCentroid):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import math
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FunctionType, MethodType
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -199,6 +202,9 @@ class FeatureTap(nn.Module):
     the tap* have the model's own keys, so a checkpoint saved either way loads either way. Wrap first, then compile or
     distribute: ``torch.compile(FeatureTap(model))``, ``DistributedDataParallel(FeatureTap(model))``.
 
+    ``forward`` has the parameters of the model's own ``forward``, and an attribute that the tap does not have is looked up in
+    the model (``tap.config``, ``tap.num_classes``), so that tools which inspect the model still find what they look for.
+
     Token classifiers that pool after the head (GPT-like sequence classification) give the features of the pooled token.
 
     Args:
@@ -223,6 +229,18 @@ class FeatureTap(nn.Module):
         head.register_forward_hook(self._listen, with_kwargs=True)
         self._register_state_dict_hook(_strip_prefix)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_add_prefix)  # type: ignore[no-untyped-call]
+        # Hugging Face's Trainer drops every column of the data that the signature of forward does not name.
+        self.forward = MethodType(_with_parameters_of(type(self).forward, model.forward), self)  # type: ignore[method-assign]
+
+    def __getattr__(self, name: str) -> Any:
+        """What the tap does not have, the model may have."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            model = self.__dict__.get("_modules", {}).get("model")  # absent while a copy is being made
+            if model is None or not hasattr(model, name):
+                raise
+            return getattr(model, name)
 
     @property
     def head(self) -> nn.Module:
@@ -233,14 +251,30 @@ class FeatureTap(nn.Module):
         if self._calls is not None:
             self._calls.append((args[0] if args else next(iter(kwargs.values())), output))
 
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[list[tuple[Tensor, Tensor]]]:
+        """Within this block, inputs and outputs of the head are recorded, whoever calls the model.
+
+        For a trainer that calls the model itself: hand what was recorded and the logits to :meth:`features_of`.
+        """
+        calls = self._calls = []
+        try:
+            yield calls
+        finally:
+            self._calls = None
+
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Logits and the features behind them."""
         self._calls = []
         try:
-            logits = _logits(self.model(*args, **kwargs))
+            logits = logits_of(self.model(*args, **kwargs))
             calls = self._calls
         finally:
             self._calls = None
+        return logits, self.features_of(calls, logits)
+
+    def features_of(self, calls: Sequence[tuple[Tensor, Tensor]], logits: Tensor) -> Tensor:
+        """The features :math:`(N, d)` behind these logits, from the calls that were recorded of the head."""
         if len(calls) != 1:
             ran = "did not run" if not calls else f"ran {len(calls)} times"
             raise InputError(
@@ -256,10 +290,22 @@ class FeatureTap(nn.Module):
         if output.dim() > logits.dim():
             features = _pooled_token(features, output, logits)
         head = self.head
-        return logits, head.unit(features) if self.unit and isinstance(head, CosineHead) else features
+        return head.unit(features) if self.unit and isinstance(head, CosineHead) else features
 
 
-def _logits(output: Any) -> Tensor:
+def _with_parameters_of(method: Callable[..., Any], other: Callable[..., Any]) -> FunctionType:
+    """A copy of ``method`` that shows the parameters of the bound method ``other``, where these can be told."""
+    source = cast("FunctionType", method)
+    copy = FunctionType(source.__code__, source.__globals__, source.__name__, source.__defaults__, source.__closure__)
+    copy.__doc__ = source.__doc__
+    with contextlib.suppress(TypeError, ValueError):  # a scripted model has a compiled forward
+        own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+        shown = inspect.Signature([own, *inspect.signature(other).parameters.values()])
+        copy.__signature__ = shown  # type: ignore[attr-defined]
+    return copy
+
+
+def logits_of(output: Any) -> Tensor:
     """The logits in whatever a classifier returns."""
     if not isinstance(output, Tensor):
         output = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", output)

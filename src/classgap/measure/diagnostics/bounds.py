@@ -1,7 +1,7 @@
-"""The papers' generalisation bounds as computable diagnostics.
+"""The generalisation bounds of the papers, computed from features and head.
 
-They hold for training data and margins fixed beforehand, and their values normally exceed 1: then they say nothing about the
-error itself. What remains is the comparison of classes, or of two models of the same shape.
+They hold for training data and for margins that were fixed beforehand. Their values normally exceed 1; then they say nothing
+about the error itself, but they can still be used to compare classes, or two models of the same shape.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from classgap.arrays import (
 from classgap.predictions.arrays import check_head
 
 NORMS = (1.0, 2.0, 3.0, math.inf)
-# ELM's pull term of a larger class is averaged over these many of its samples, evenly spaced; all samples are partners.
+# In larger classes, ELM's pull term is averaged over this many samples, evenly spaced; all samples are partners.
 PULL_ANCHORS = 512
 
 
@@ -39,7 +39,7 @@ class Complexity:
     Attributes:
         paper: With the printed constant.
         corrected: With a constant that holds.
-        paper_holds: Whether the printed one does: not for ``p < 2`` (one-hot features exceed it) nor for ``p = inf``.
+        paper_holds: Whether the printed constant holds: not for ``p < 2`` (one-hot features exceed it) nor for ``p = inf``.
     """
 
     paper: float
@@ -49,22 +49,22 @@ class Complexity:
 
 @dataclass(frozen=True, eq=False)
 class Bounds:
-    r"""Upper bounds on error rates (above 1 they are vacuous), with probability ``1 - delta``.
+    r"""Upper bounds on error rates (a bound above 1 is vacuous), with probability ``1 - delta``.
 
     The MR² bounds hold for :math:`w^\top \phi` with :math:`\|w\| \le \Lambda`, without a bias. A head with a bias is of this form
-    once a constant 1 is appended to the features and the bias to the weights. That is done inside the bounds, where
-    :math:`\Lambda` and the second moments appear together, and nowhere else: the margins are those of the features.
+    once a constant 1 is appended to the features and the bias to the weights. This is done only in the
+    bounds, where :math:`\Lambda` and the second moments appear together; the margins use the features alone.
 
     Attributes:
-        gamma: ``(K,)`` margins used; by default MR²'s eq. 1 on the features as they are.
+        gamma: ``(K,)`` margins used; by default eq. 1 of MR² on the features.
         risk: Margin cross-entropy divided by ln 2, the first term of the MR² bounds.
         ramp_risk: Mean of MR²'s eq. 9 over all samples: 1 for a misclassified sample, 0 for a logit margin of at least
             ``gamma`` of its class, and linear between. It lies between the error rate and ``risk``.
         ramp_risk_by_class: ``(K,)`` the same over the samples of each class.
-        mr2: MR² Proposition 1 as printed. ``mr2_tight`` drops a factor :math:`\sqrt K` its proof does not need.
+        mr2: MR² Proposition 1 as printed. ``mr2_tight`` omits a factor :math:`\sqrt K` that the proof does not need.
         complexity: By p, MR² Proposition 2.
-        per_class_paper: ``(K,)`` MR²'s per-class bound as printed: it leaves out :math:`1/\sqrt{n_k}` and factors of K.
-        per_class: ``(K,)`` the bound its proof supports; ``per_class_tight`` drops :math:`\sqrt K` as above.
+        per_class_paper: ``(K,)`` the per-class bound of MR² as printed, which omits :math:`1/\sqrt{n_k}` and factors of K.
+        per_class: ``(K,)`` the bound that the proof supports; ``per_class_tight`` omits :math:`\sqrt K` as above.
         pull, pull_lower: ``(K,)`` ELM's mean pull term and its lower bound from the spread (ELM Proposition 1).
         elm: ELM Proposition 2, two classes only (else nan): bounds the expected logit-adjusted loss in nats; as printed it
             holds with probability ``1 - 2 delta``. ``elm_corrected`` holds with ``1 - delta``.
@@ -88,11 +88,11 @@ class Bounds:
 
     @property
     def vacuous(self) -> bool:
-        """Whether even the tight bound leaves the error rate open."""
+        """Whether even the tight bound is at least 1."""
         return not self.mr2_tight < 1
 
     def columns(self) -> dict[str, Float64s]:
-        """Per-class columns of the audit's table."""
+        """Columns of the per-class table of the audit."""
         return {
             "mr2_gamma": self.gamma,
             "mr2_ramp_risk": self.ramp_risk_by_class,
@@ -103,7 +103,7 @@ class Bounds:
         }
 
     def summary(self) -> dict[str, float]:
-        """Global numbers."""
+        """Overall numbers."""
         summary = {
             "delta": self.delta,
             "vacuous": float(self.vacuous),
@@ -133,12 +133,12 @@ def describe(
 ) -> Bounds:
     """Bounds for the linear head ``weight`` (``(K, d)``), ``bias`` on ``features`` (``(n, d)``).
 
-    Classes may be unbalanced: each second moment counts with its class's share of the samples.
+    Classes may be unbalanced: each second moment is weighted by the share of samples of its class.
 
     Args:
-        logits: ``(n, K)``, computed from the head when not given.
-        gamma: Margins of MR²; by default its own rule with mean ``c_bar``, on the features alone whether or not there is a bias.
-        alpha: Slack of ELM's pull term per class; by default the root of its sample count.
+        logits: ``(n, K)``; by default computed from the head.
+        gamma: Margins of MR²; by default its own rule with mean ``c_bar``, on the features alone, also if there is a bias.
+        alpha: Slack of ELM's pull term per class; by default the square root of the number of samples.
         delta: Probability with which a bound may fail.
     """
     features = checks.float_matrix("features", features)
@@ -183,7 +183,7 @@ def describe(
 
 
 def margins_of(second_moment: Float64s, c_bar: float = 1.0) -> Float64s:
-    """MR²'s margins, proportional to the cube root of each class's second moment with mean ``c_bar``; absent: ``c_bar``."""
+    """Margins of MR², proportional to the cube root of the second moment, with mean ``c_bar``; ``c_bar`` without samples."""
     root = np.cbrt(np.maximum(second_moment, 1e-12))
     return np.where(np.isnan(root), c_bar, c_bar * root / np.nanmean(root))
 
@@ -203,7 +203,7 @@ def khintchine_constant(p: float, width: int) -> float:
 
 
 def printed_constant(p: float, width: int) -> float:
-    """The constant MR² prints in its place; too small for ``p < 2`` and for infinity."""
+    """The constant that MR² prints instead; too small for ``p < 2`` and for infinity."""
     if p == math.inf:
         return math.sqrt(2 * math.log(width))
     return 1.0 if p <= 2 else float(2 ** (p / 2) * math.gamma((p + 1) / 2) / math.sqrt(math.pi))
@@ -229,7 +229,7 @@ def _mr2(loss: float, complexity: float, num_classes: int, total: int, delta: fl
 def _per_class(
     risk: Float64s, row_norm: float, moment: Float64s, support: Ints, gamma: Float64s, delta: float
 ) -> tuple[Float64s, Float64s, Float64s]:
-    """As printed, as derived, and derived without the spare root of K; nan where a class is absent."""
+    """Bounds as printed, as derived, and without the unnecessary root of K; nan for a class without samples."""
     num_classes = len(support)
     scale = 4 * row_norm * np.sqrt(moment) / gamma
     doubt = 3 * np.sqrt(divide(math.log(2 * num_classes / delta), 2 * support))
@@ -240,7 +240,7 @@ def _per_class(
 def _positive(name: str, value: Floats, length: int) -> Float64s:
     vector = checks.float_vector(name, value, length=length)
     if vector.min() <= 0:
-        raise checks.InputError(f"{name} must be positive, got a smallest value of {vector.min():g}")
+        raise checks.InputError(f"{name} must be positive, got a minimum of {vector.min():g}")
     return vector
 
 
@@ -254,7 +254,7 @@ def _second_moments(features: Floats, y_true: Ints, num_classes: int) -> Float64
 
 
 def _lp_moments(features: Floats, y_true: Ints, num_classes: int, *, with_bias: bool) -> dict[float, Float64s]:
-    """Mean squared L_p norm of each class's features, for the bounds: a constant 1 appended where the head has a bias."""
+    """Mean squared L_p norm of the features per class, for the bounds; with a constant 1 appended if the head has a bias."""
     sums = {p: np.zeros(num_classes) for p in NORMS}
     for block in row_blocks(*features.shape):
         values = features[block].astype(np.float64)
@@ -274,7 +274,7 @@ def _row_norms(values: Float64s, p: float) -> Float64s:
 
 
 def _largest_row_norm(head: tuple[Float64s, Float64s], p: float, *, with_bias: bool) -> float:
-    """Largest dual norm of a weight vector, its bias appended."""
+    """Largest dual norm of a weight vector with its bias appended."""
     dual = math.inf if p == 1 else 1.0 if p == math.inf else p / (p - 1)
     rows = np.column_stack(head) if with_bias else head[0]
     return float(np.linalg.norm(rows, ord=dual, axis=1).max())
@@ -304,7 +304,7 @@ def _margin_losses(
 
 
 def _pull(features: Floats, rows: list[Ints], alpha: Float64s) -> tuple[Float64s, Float64s]:
-    """ELM's mean pull term of each class, and the lower bound its spread gives."""
+    """Mean pull term of ELM per class, and its lower bound from the spread."""
     sums = np.zeros((len(rows), features.shape[1]))
     for k, _, values in class_blocks(features, rows):
         sums[k] += values.sum(axis=0)
@@ -315,7 +315,7 @@ def _pull(features: Floats, rows: list[Ints], alpha: Float64s) -> tuple[Float64s
             continue
         anchors = np.unique(np.linspace(0, count - 1, min(count, PULL_ANCHORS)).astype(int))
         centred = features[members[anchors]] - sums[k] / count
-        terms, deviation = np.zeros(len(anchors)), 0.0  # log 1, the summand beside the partners
+        terms, deviation = np.zeros(len(anchors)), 0.0  # log 1, the summand in addition to the partners
         for block in row_blocks(count, max(features.shape[1], len(anchors))):
             others = features[members[block]] - sums[k] / count
             norms = np.einsum("nd,nd->n", others, others)

@@ -1,4 +1,4 @@
-"""Every metric of the class accuracies with its interval: as observed, with the noise removed, and cross-fitted."""
+"""Every metric of the class accuracies with its interval: observed, corrected for sampling noise, and cross-fitted."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from classgap.measure.statistics.true_intervals import Bounds, cross_weights, tr
 
 @dataclass(frozen=True, eq=False)
 class Estimates:
-    """Estimates of the true accuracies' metrics; every interval is for the truth.
+    """Estimates of the metrics of the true accuracies; every interval is for the true value.
 
     Attributes:
         metrics: By name, also ``*_corrected``.
         crossed: The cross-fitted thirds.
-        clean: The value of every metric with the noise removed.
+        clean: The value of every metric, corrected for sampling noise.
     """
 
     metrics: dict[str, Estimate]
@@ -41,13 +41,13 @@ def estimate_metrics(
     rng: np.random.Generator,
     remainder: Remainder = "first",
 ) -> Estimates:
-    """All estimates from the counts of the classes; those without samples are left out.
+    """All estimates from the counts of the classes; classes without samples are excluded.
 
-    The three values of a third (own ranking, noise removed, cross-fitted) estimate the same true number from below, from
-    the middle and from above; they share one interval.
+    The three values of a third (own ranking, corrected, cross-fitted) estimate the same true number; for the hard third, the
+    first is too low and the last too high. They share one interval.
 
     Args:
-        draws: Posterior draws behind the ``*_corrected`` values.
+        draws: Number of posterior draws for the ``*_corrected`` values.
     """
     present = support > 0
     correct, support = correct[present], support[present]
@@ -88,7 +88,7 @@ def _crossed(correct: Ints, support: Ints, rng: np.random.Generator, remainder: 
 
 
 def _consistent(cleaned: Mapping[str, float], observed: Mapping[str, float]) -> dict[str, float]:
-    """Removing noise never makes a low number lower or a spread wider, and no group of worst classes beats the mean."""
+    """Limit corrections: no low number becomes lower, no spread wider, and no group of worst classes exceeds the mean."""
     result = {}
     for name, value in cleaned.items():
         if name in ("gap", "std"):

@@ -16,17 +16,17 @@ FREQUENCIES = ("many", "medium", "few")
 Remainder = Literal["first", "last"]
 
 RANKINGS: Mapping[str, str] = {
-    "own": "classes ranked by their accuracy on these very samples; what papers print, and too extreme by the luck of the draw",
-    "reference": "classes ranked by another model; a ranking from the same samples favours any re-run on its hard third",
-    "cross": "classes ranked on half the samples and scored on the other half, averaged over splits: no luck, but rougher ranks",
+    "own": "classes ranked by their accuracy on the same samples, as in most papers; too extreme because of sampling noise",
+    "reference": "classes ranked by another model; on the same samples, any new run looks better on the hard third",
+    "cross": "classes ranked on one half of the samples and measured on the other half; no selection bias, but less exact ranks",
     "frequency": "classes grouped by their number of training samples",
 }
 
 
 def third_sizes(num_classes: int, remainder: Remainder = "first") -> tuple[int, int, int]:
-    """Sizes of the three groups; classes left over go to the first groups (34/33/33) or the last (33/33/34).
+    """Sizes of the three groups; remaining classes go to the first groups (34/33/33) or to the last (33/33/34).
 
-    Two classes are one easy and one hard; a single class is easy.
+    Of two classes, one is easy and one is hard; a single class is easy.
     """
     if num_classes == 2:
         return 1, 0, 1
@@ -39,7 +39,7 @@ def third_sizes(num_classes: int, remainder: Remainder = "first") -> tuple[int, 
 
 
 def thirds(accuracy: Float64s, remainder: Remainder = "first") -> Ints:
-    """Group of every class: 0 easy, 1 medium, 2 hard, -1 where accuracy is nan. Ties go by class index.
+    """Group of every class: 0 easy, 1 medium, 2 hard, -1 if its accuracy is nan. Ties are resolved by class index.
 
     Example:
         >>> thirds(np.array([0.2, 0.9, np.nan, 0.5]))
@@ -97,16 +97,16 @@ def cross_fit(
     remainder: Remainder = "first",
     weights: Float64s | None = None,
 ) -> CrossFit:
-    """Rank classes on one half of the samples, score them on the other, swap, and average over random ``splits``.
+    """Rank classes on one half of the samples, measure them on the other, swap, and average over random ``splits``.
 
     Samples come as cells: ``count[i]`` samples of class ``class_of[i]`` share ``ranked_by[i]`` (their mean ranks the
-    class) and the ``outcomes[i]`` to average. Each sample tosses a coin for its half, so thinning the cell counts is
-    the same as splitting rows, and no row is touched. Every class with samples is scored in every split: one whose
-    samples all fell into the ranking half is scored on them and ranked without them, at the mean of all classes. A class
-    is ranked by its accuracy with one pseudo-sample at that mean.
+    class) and the ``outcomes[i]`` to average. Each sample is assigned to a half independently, so
+    binomial draws of the cell counts are equivalent to splitting rows. Every class with samples is measured in every split: a
+    class whose samples are all in the ranking half is measured on them and ranked at the mean of all classes. A class is ranked
+    by its accuracy with one pseudo-sample at that mean.
 
-    The classes that look worst on one half are not all among the truly worst: the sum over them lies between that of the
-    truly worst classes and the mean of all, and the smaller the classes the nearer to the mean.
+    The classes that look worst on one half are not all among the truly worst: their mean lies between that of the truly
+    worst classes and the mean of all classes; the fewer samples per class, the closer to the latter.
 
     Args:
         splits: Number of random splits; by default 50, fewer with more than 20 000 classes, but at least 10.

@@ -1,4 +1,4 @@
-"""Numbers that describe how unequal class accuracies are: one table, with direction and meaning."""
+"""Metrics of class accuracies and of their inequality: one table, with direction and meaning."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Metric:
     """One aggregate of class accuracies.
 
     Attributes:
-        label: Words for a table.
+        label: Text for tables.
         meaning: One line for reports and docs.
-        higher_is_better: Direction.
-        of_sorted: The value from accuracies sorted in descending order along the last axis (absent classes left out);
-            None for metrics that need more than the accuracies.
+        higher_is_better: Whether a larger value is better.
+        of_sorted: The value from accuracies sorted in descending order along the last axis (without classes that have no
+            samples); None for metrics that need more than the accuracies.
     """
 
     label: str
@@ -48,12 +48,12 @@ def _worst_decile(accuracy: Float64s) -> Float64s:
 
 
 def gini_weights(num_classes: int) -> Float64s:
-    """Weight of each class, best first: their weighted sum over the mean accuracy is the Gini index."""
+    """Weight of each class, best first; the weighted sum divided by the mean accuracy is the Gini index."""
     return (num_classes - 1 - 2 * np.arange(num_classes)) / max(num_classes, 1) ** 2
 
 
 def _gini(accuracy: Float64s) -> Float64s:
-    """Mean absolute difference of two classes over twice the mean; 0 when all are equal (also all 0)."""
+    """Mean absolute difference of two classes divided by twice the mean; 0 if all are equal (also if all are 0)."""
     mean = accuracy.mean(-1)
     spread = (accuracy * gini_weights(accuracy.shape[-1])).sum(-1)
     return np.asarray(np.divide(spread, mean, out=np.zeros_like(mean), where=mean > 0))
@@ -71,7 +71,7 @@ def _geometric_mean(accuracy: Float64s) -> Float64s:
 
 
 METRICS: Mapping[str, Metric] = {
-    "overall": Metric("overall accuracy", "share of samples that are right", True),
+    "overall": Metric("overall accuracy", "share of samples that are predicted correctly", True),
     "balanced": Metric("balanced accuracy", "mean class accuracy", True, lambda a: a.mean(-1)),
     "easy": Metric("easy third", "mean accuracy of the best third of classes", True, _third(0)),
     "medium": Metric("medium third", "mean accuracy of the middle third of classes", True, _third(1)),
@@ -79,22 +79,26 @@ METRICS: Mapping[str, Metric] = {
     "worst": Metric("worst class", "lowest class accuracy", True, lambda a: a[..., -1]),
     "worst_decile": Metric("worst 10 %", "mean accuracy of the worst tenth of classes", True, _worst_decile),
     "gap": Metric("gap", "highest minus lowest class accuracy", False, lambda a: a[..., 0] - a[..., -1]),
-    "std": Metric("standard deviation", "of class accuracies (divisor K)", False, lambda a: a.std(-1)),
+    "std": Metric(
+        "standard deviation", "standard deviation of class accuracies (divisor K)", False, lambda a: a.std(-1)
+    ),
     "gini": Metric("Gini index", "inequality of class accuracies, 0 (equal) to 1", False, _gini),
     "harmonic_mean": Metric(
-        "harmonic mean", "of class accuracies; 0 if one class is never right", True, _harmonic_mean
+        "harmonic mean", "harmonic mean of class accuracies; 0 if one of them is 0", True, _harmonic_mean
     ),
-    "geometric_mean": Metric("geometric mean", "of class accuracies; 0 if one is never right", True, _geometric_mean),
+    "geometric_mean": Metric(
+        "geometric mean", "geometric mean of class accuracies; 0 if one of them is 0", True, _geometric_mean
+    ),
 }
-# The extremes and the spread of K noisy numbers exceed those of the K true ones; these are also given corrected for it.
+# The extremes and the spread of K noisy numbers exceed those of the K true numbers; these metrics are also given corrected.
 CORRECTED = ("hard", "worst", "worst_decile", "gap", "std")
 FROM_ACCURACY = tuple(name for name, metric in METRICS.items() if metric.of_sorted is not None)
 
 
 def label(name: str) -> str:
-    """Words for a metric in a table, also for ``*_corrected`` ones."""
+    """Text for a metric in a table, also for ``*_corrected`` metrics."""
     base = name.removesuffix("_corrected")
-    return METRICS[base].label + (", noise removed" if base != name else "")
+    return METRICS[base].label + (", corrected" if base != name else "")
 
 
 def evaluate(accuracy: Float64s, names: tuple[str, ...] = FROM_ACCURACY, *, remainder: Remainder = "first") -> Float64s:

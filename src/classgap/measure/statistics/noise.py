@@ -1,6 +1,6 @@
-"""Is the spread between classes more than sampling noise: a test of "all classes have one accuracy".
+"""Test whether the differences between classes exceed sampling noise; the hypothesis is "all classes have the same accuracy".
 
-What the spread is without the noise is estimated in :mod:`classgap.measure.statistics.deconvolution`, its interval in
+The spread without noise is estimated in :mod:`classgap.measure.statistics.deconvolution`, its interval in
 :mod:`classgap.measure.statistics.true_intervals`.
 """
 
@@ -14,12 +14,12 @@ from classgap.arrays import BLOCK_ENTRIES, Float64s, Ints
 def homogeneity(
     correct: Ints, support: Ints, rng: np.random.Generator, *, draws: int = 999
 ) -> tuple[float, float, str]:
-    """Statistic, p-value and method of the test that all classes have one accuracy.
+    """Statistic, p-value and method of the test that all classes have the same accuracy.
 
-    Two tests are joined (Bonferroni): Pearson's chi-square, which sees a spread of many classes but not one broken class
-    among a thousand, and the most extreme class against all others (exact hypergeometric), which sees just that. Where
-    expected counts are below 5 the distribution of chi-square is simulated by dealing the same number of errors to the
-    classes at random. Absent classes must have been left out.
+    Two tests are combined (Bonferroni correction): Pearson's chi-square test, which detects a spread of many classes but not
+    one bad class among a thousand, and an exact hypergeometric test of the most extreme class, which detects that. If expected
+    counts are below 5, the distribution of chi-square is simulated by random allocation of the errors to the samples. Classes
+    without samples must have been removed.
     """
     total, hits = int(support.sum()), int(correct.sum())
     if len(support) < 2 or hits in (0, total):
@@ -59,7 +59,7 @@ def _chi_square(correct: Ints, support: Ints, rng: np.random.Generator, draws: i
 
 
 def _deal(support: Ints, hits: int, size: int, rng: np.random.Generator) -> Ints:
-    """Random allocations of ``hits`` right answers to the samples, counted by class: ``(size, K)``."""
+    """Random allocations of ``hits`` correct predictions to the samples, counted per class: ``(size, K)``."""
     left = np.full(size, int(support.sum()))
     open_hits = np.full(size, hits)
     dealt = np.empty((size, len(support)), dtype=np.int64)

@@ -1,10 +1,9 @@
-"""Paired statistics: the same samples judged by models before and after, each side perhaps trained several times.
+"""Paired statistics: predictions of models before and after for the same samples, with one or several runs per side.
 
-Two things vary: which samples are in the test set, and, with several seeds per side, how training went. A difference is
-the mean over seeds after minus the mean over seeds before. Its variance has two parts: what the choice of samples does to
-all seeds alike, and what differs from seed to seed (measured between the seeds of a side, pooled over both sides). The
-interval is ``value ± sqrt(z² · first + t² · second)``: the second part is known from few seeds only, hence Student's t.
-With one seed per side it cannot be seen and is left out.
+Two things vary: the samples of the test set and, with several seeds per side, the training. A difference is the mean over seeds
+after minus the mean over seeds before. Its variance has two parts: the sampling variance, common to all seeds, and the variance
+between seeds (estimated within each side and pooled over both sides). The interval is ``value ± sqrt(z² · first + t² · second)``:
+the second part is estimated from few seeds, hence Student's t. With one seed per side it is unknown and not included.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from classgap.measure.statistics.groups import Remainder
 from classgap.measure.statistics.intervals import replicate_blocks
 from classgap.measure.statistics.metrics import FROM_ACCURACY, evaluate
 
-_BORROWED_FREEDOM = 4  # how many seeds' worth of evidence the average class lends to each class's seed variance
-SMALL = 8  # classes with fewer samples do not tell how far apart the true accuracies are
-SMALL_ALONE = 15  # a class with fewer samples does not tell its own accuracy well enough where it alone decides
+_BORROWED_FREEDOM = 4  # weight of the mean over classes in the seed variance of each class, in seeds
+SMALL = 8  # fewer samples per class do not determine the differences of the true accuracies
+SMALL_ALONE = 15  # a metric that a single class determines needs at least this many samples per class
 ONE_CLASS_DECIDES = ("worst", "worst_decile", "gap", "harmonic_mean", "geometric_mean")
 _UNCERTAIN_NOISE = 0.5  # share of the removed noise of each side that is regarded as uncertain
 _MAX_PACKED_RUNS = 40  # the pattern of hits and the class index share one 64-bit key
@@ -34,7 +33,7 @@ _MAX_PACKED_RUNS = 40  # the pattern of hits and the class index share one 64-bi
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """Samples grouped by class and by who got them right: ``count[i]`` samples of ``class_of[i]`` with ``right[i]``.
+    """Samples grouped by class and by the runs that are correct: ``count[i]`` samples of ``class_of[i]`` with ``right[i]``.
 
     ``right`` is ``(C, S)`` of 0 and 1; the first ``num_before`` columns are the runs before, the others those after.
     Cells are sorted by class.
@@ -48,7 +47,7 @@ class Cells:
 
     @classmethod
     def from_samples(cls, y_true: Ints, before: Sequence[Ints], after: Sequence[Ints], num_classes: int) -> Cells:
-        """From predictions, one array a run."""
+        """From predictions, one array per run."""
         hits = np.stack([pred == y_true for pred in (*before, *after)], axis=1)
         if hits.shape[1] > _MAX_PACKED_RUNS:  # too many patterns to share: every sample is a cell
             first, count = np.argsort(y_true, kind="stable"), np.ones(len(y_true), dtype=np.int64)
@@ -60,7 +59,7 @@ class Cells:
 
     @classmethod
     def from_tables(cls, tables: Ints) -> Cells:
-        """From one 2×2 table a class: ``tables[k, b, a]`` samples with *before* right if b, *after* right if a."""
+        """From one 2×2 table per class: ``tables[k, b, a]`` samples; b and a are 1 if *before* and *after* are correct."""
         num_classes = len(tables)
         class_of = np.repeat(np.arange(num_classes), 4)
         right = np.tile([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], (num_classes, 1))
@@ -226,7 +225,7 @@ def metric_changes(
 
     Overall and balanced accuracy are weighted means (:func:`group_changes`). The noise of the other differences is measured
     by exchanging *before* and *after* at random, sample by sample: under "no difference" every such exchange is as likely as
-    what was seen, so the interval leaves out 0 in at most the stated share of cases, for any metric and any class size.
+    what was seen, so the interval excludes 0 in at most the stated share of cases, for any metric and any class size.
     It is widened where the difference is not 0 and the sampling noise of the two sides need not cancel: it holds the
     noise-corrected difference too (:mod:`classgap.measure.statistics.deconvolution`), with half of what was removed regarded as
     uncertain, and where classes are small (:data:`SMALL`, :data:`SMALL_ALONE`) it is as wide as each side's own interval for
@@ -262,7 +261,7 @@ METRIC_NAMES = ("overall", *FROM_ACCURACY)
 def _estimate_runs(
     cells: Cells, confidence: float, draws: int, rng: np.random.Generator, remainder: Remainder
 ) -> list[Estimates]:
-    """Every run on its own."""
+    """Estimates of every single run."""
     hits = np.rint(np.nan_to_num(cells.accuracy) * cells.support[:, None]).astype(np.int64)
     settings: dict[str, Any] = {"confidence": confidence, "draws": min(draws, 200), "remainder": remainder}
     return [estimate_metrics(column, cells.support, rng=rng, **settings) for column in hits.T]
@@ -364,7 +363,7 @@ def _exchange(cells: Cells, size: int, rng: np.random.Generator) -> Float64s:
 
 @dataclass(frozen=True, eq=False)
 class ClassChanges:
-    """Per class: paired difference with interval and p-value, and the samples that turned right or wrong."""
+    """Per class: paired difference with interval and p-value, and the numbers of samples that became correct or wrong."""
 
     delta: Float64s
     low: Float64s
@@ -377,9 +376,9 @@ class ClassChanges:
 def class_changes(cells: Cells, confidence: float) -> ClassChanges:
     """Differences of single classes.
 
-    Intervals are Bonett and Price's (one pseudo-sample each way) plus the variance between seeds, where each class
-    borrows from the others: with few seeds its own estimate would be tiny by luck for some. With one run per side the
-    p-value is McNemar's exact test with mid-p; with several it goes with the interval.
+    Intervals are Bonett and Price's (one pseudo-sample each way) plus the variance between seeds, which is shrunk
+    towards the mean over classes: with few seeds, the estimate of a single class can be much too small by chance. With
+    one run per side the p-value is McNemar's exact test with mid-p; with several runs it is derived from the interval.
     """
     change = cells.after - cells.before
     gained = cells.class_sum((1 - cells.before) * cells.after)
@@ -434,7 +433,9 @@ def mcnemar(gained: Ints, lost: Ints) -> Float64s:
 
 
 def benjamini_hochberg(p_value: Float64s) -> Float64s:
-    """Adjusted p-values; rejecting those below q keeps the expected share of false discoveries below q. nan stays nan.
+    """p-values after Benjamini-Hochberg correction: selecting those at most q gives a false discovery rate of at most q.
+
+    nan stays nan.
 
     Example:
         >>> benjamini_hochberg(np.array([0.01, 0.04, np.nan, 0.03])).round(3)

@@ -8,8 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.frozen import FrozenEstimator
+from sklearn.utils import _safe_indexing, check_array, column_or_1d, get_tags, indexable
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from classgap.checks import InputError
 from classgap.posthoc.estimators.base import PostHocMethod
@@ -19,6 +21,10 @@ from classgap.posthoc.selection import fold_numbers
 
 class PostHocClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     """Fit a classifier, and correct its scores with a post-hoc method that is fitted on out-of-fold scores.
+
+    ``X`` goes to the classifier as it is, so it may be whatever that takes: sparse matrices, data frames, texts for a
+    ``Pipeline``. A classifier that is fitted already goes in as ``sklearn.frozen.FrozenEstimator(model)``; ``X`` and ``y`` of
+    ``fit`` must then be samples it was not trained on.
 
     Args:
         estimator: Any scikit-learn classifier with ``decision_function`` or ``predict_proba``; by default logistic regression.
@@ -47,34 +53,36 @@ class PostHocClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # 
         self.folds = folds
         self.seed = seed
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> PostHocClassifier:
+    def fit(self, X: Any, y: ArrayLike) -> PostHocClassifier:
         """Fit the classifier on all samples and the method on out-of-fold scores."""
         from sklearn.linear_model import LogisticRegression
 
         from classgap.posthoc.estimators.gap_dial import GapDial
 
-        rows, y = validate_data(self, X, y)
-        check_classification_targets(y)
-        self.classes_, codes = np.unique(y, return_inverse=True)
+        rows, labels = indexable(X, _labels(y))
+        self.classes_, codes = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
             raise InputError(f"y must hold at least two classes, got 1 class: {self.classes_[0]!r}")
         base = LogisticRegression(max_iter=1000) if self.estimator is None else self.estimator
         method = GapDial(strength=2.0, ridge=1.0) if self.method is None else self.method
         if method.uses_features:
             raise InputError(f"{type(method).__name__} works on features; PostHocClassifier corrects scores only")
-        scores = self._out_of_fold(base, rows, codes)
+        # First, because it refuses unusable X in its own words; a classifier that cannot be refitted has scores at once.
+        self.estimator_ = clone(base).fit(rows, labels)
+        scores = self._out_of_fold(base, rows, labels, codes)
         self.method_ = clone(method).fit(scores, codes)
-        self.estimator_ = clone(base).fit(rows, y)
+        for name in ("n_features_in_", "feature_names_in_"):
+            if hasattr(self.estimator_, name):
+                setattr(self, name, getattr(self.estimator_, name))
         return self
 
-    def decision_function(self, X: ArrayLike) -> Array:
+    def decision_function(self, X: Any) -> Array:
         """Corrected scores ``(n, K)``; for two classes the difference of their scores, as in scikit-learn."""
         check_is_fitted(self)
-        rows: Array = validate_data(self, X, reset=False)
-        scores: Array = self.method_.transform(_scores(self.estimator_, rows, self.classes_))
+        scores: Array = self.method_.transform(_scores(self.estimator_, X, self.classes_))
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
-    def predict_proba(self, X: ArrayLike) -> Array:
+    def predict_proba(self, X: Any) -> Array:
         """Softmax of the corrected scores."""
         scores = self.decision_function(X)
         if scores.ndim == 1:
@@ -82,30 +90,50 @@ class PostHocClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # 
         probabilities: Array = softmax(scores, axis=1)
         return probabilities
 
-    def predict(self, X: ArrayLike) -> Array:
+    def predict(self, X: Any) -> Array:
         """The class with the largest corrected score."""
         scores = self.decision_function(X)
         predicted: Array = self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)]
         return predicted
 
-    def _out_of_fold(self, base: Any, X: Array, codes: Array) -> Array:
+    def __sklearn_tags__(self) -> Any:
+        tags, base = super().__sklearn_tags__(), self.estimator
+        if base is not None:
+            inner = get_tags(base).input_tags
+            tags.input_tags.sparse, tags.input_tags.string = inner.sparse, inner.string
+            tags.input_tags.allow_nan = inner.allow_nan
+        else:
+            tags.input_tags.sparse = True
+        return tags
+
+    def _out_of_fold(self, base: Any, X: Any, y: Array, codes: Array) -> Array:
+        if isinstance(base, FrozenEstimator):
+            return _scores(self.estimator_, X, self.classes_)
         folds = max(2, min(self.folds, int(np.bincount(codes).max())))
         fold = fold_numbers(codes, folds, self.seed)
-        every = np.arange(len(self.classes_))
-        scores = np.empty((len(codes), len(every)))
+        scores = np.empty((len(codes), len(self.classes_)))
         for k in range(folds):
-            inside, outside = fold == k, fold != k
-            if not inside.any():
+            inside, outside = np.flatnonzero(fold == k), np.flatnonzero(fold != k)
+            if not len(inside):
                 continue
             if len(np.unique(codes[outside])) < 2:
                 raise InputError(
                     f"PostHocClassifier needs two samples of at least two classes, got {len(codes)} samples"
                 )
-            scores[inside] = _scores(clone(base).fit(X[outside], codes[outside]), X[inside], every)
+            model = clone(base).fit(_safe_indexing(X, outside), y[outside])
+            scores[inside] = _scores(model, _safe_indexing(X, inside), self.classes_)
         return scores
 
 
-def _scores(model: Any, X: Array, classes: Array) -> Array:
+def _labels(y: Any) -> Array:
+    if y is None:
+        raise InputError("PostHocClassifier requires y to be passed, but the target y is None")
+    labels: Array = check_array(column_or_1d(y, warn=True), ensure_2d=False, dtype=None, input_name="y")
+    check_classification_targets(labels)
+    return labels
+
+
+def _scores(model: Any, X: Any, classes: Array) -> Array:
     """Scores of all ``classes``; a class unknown to the model gets the lowest score of the sample."""
     if hasattr(model, "decision_function"):
         raw = np.asarray(model.decision_function(X), dtype=np.float64)
@@ -120,6 +148,11 @@ def _scores(model: Any, X: Array, classes: Array) -> Array:
         raw = np.stack([-raw / 2, raw / 2], axis=1)
     if raw.shape[1] != len(model.classes_):
         raise InputError(f"{type(model).__name__} has one score per pair of classes; use its one-versus-rest form")
+    if not np.isin(model.classes_, classes).all():
+        unseen = next(label for label in model.classes_ if label not in classes)
+        raise InputError(
+            f"y must hold every class of the fitted model, got no sample of {str(unseen)!r}; fit on samples of all its classes"
+        )
     scores = np.repeat(raw.min(axis=1, keepdims=True), len(classes), axis=1)
     scores[:, np.searchsorted(classes, model.classes_)] = raw
     return scores

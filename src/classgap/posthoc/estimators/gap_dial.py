@@ -64,9 +64,10 @@ class GapDial(ClasswiseAffine):
     .. math:: \Big(\frac1K \sum_k (1 - a_k(b))^{1 + s}\Big)^{1 / (1 + s)} + \frac1K \sum_k \frac{r}{n_k} b_k^2,\qquad
               a_k(b) = \mathop{\mathrm{mean}}_{i: y_i = k} \mathrm{softmax}(z_i + b)_k
 
-    with :math:`n_k` held-out samples of class k: the fewer samples, the stronger the penalty on its offset. The strength
-    `s` determines how much more a class counts if its error is larger: from the mean error (small s) towards the error of the
-    worst class (large s). ``0`` means calibration and prior only, which on balanced data changes no prediction.
+    with :math:`n_k` held-out samples of class k: the fewer samples, the stronger the penalty on its offset. The
+    strength :math:`s` determines how much more a class counts if its error is larger: from the mean error (small s)
+    towards that of the worst class (large s). ``0`` means calibration and prior only, which on balanced data changes no
+    prediction.
 
     When to use: classes that are hard for other reasons than their frequency, above all on balanced data, if some loss on easy
     classes is acceptable; on a long tail instead of logit adjustment if the hard classes matter most.

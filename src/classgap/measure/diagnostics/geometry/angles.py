@@ -1,4 +1,4 @@
-"""Angles between class vectors, and the classifier-level margin they make."""
+"""Angles between class vectors, and the margin of the classifier."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from classgap.arrays import Float64s, Floats, Ints, divide, row_blocks
 
 @dataclass(frozen=True, eq=False)
 class Angles:
-    """Angles in degrees between K vectors; zero and nan vectors have none.
+    """Angles in degrees between K vectors; zero and nan vectors are ignored.
 
     Attributes:
         nearest: ``(K,)`` angle to the closest other vector.
-        neighbour: ``(K,)`` index of that vector, -1 where there is none.
+        neighbour: ``(K,)`` index of that vector, -1 if there is none.
         mean: Mean angle over all pairs.
     """
 
@@ -30,7 +30,7 @@ class Angles:
 
 
 def angles_between(vectors: Floats) -> Angles:
-    """:class:`Angles` between the rows of ``vectors``, block by block.
+    """:class:`Angles` between the rows of ``vectors``, computed in blocks.
 
     Example:
         >>> import numpy as np
@@ -62,8 +62,8 @@ def largest_margin(num_classes: int, width: int) -> float:
     r"""Upper limit in degrees of the smallest angle between ``num_classes`` directions in ``width`` dimensions.
 
     :math:`\arccos(-1/(K-1))` for :math:`K \le d+1` (a simplex), 90° for :math:`d+1 < K \le 2d` (a cross-polytope); both are
-    reached. More vectors fall below 90°: then no formula is known, and the limit given is what fits by volume (caps of half
-    the angle around each direction cannot overlap), exact in the plane.
+    attained. For more vectors the limit is below 90° and no formula is known; the value is then an upper limit by volume (caps of
+    half the angle around each direction cannot overlap), exact in two dimensions.
 
     Example:
         >>> [round(largest_margin(k, 2), 1) for k in (2, 3, 4, 5)]
@@ -85,16 +85,16 @@ def largest_margin(num_classes: int, width: int) -> float:
 
 @dataclass(frozen=True, eq=False)
 class HeadGeometry:
-    r"""A linear head :math:`z = W\phi + b` and how samples lie to it; biases enter only the average logits.
+    r"""A linear head :math:`z = W\phi + b` and its relation to the samples; biases are only part of the average logits.
 
     Attributes:
         norms: ``(K,)`` :math:`\|w_k\|`.
         angles: Angles between weight vectors.
         limit: Upper limit of ``angles.margin`` for this K and d.
         average_logit: ``(K,)`` MARC's :math:`\bar\eta_k`, the mean logit of class k over its own samples.
-        average_margin: ``(K,)`` MARC's :math:`\bar d_k = \bar\eta_k / \|w_k\|`; after MARC the calibrated one of its eq. 8,
-            :math:`\omega_k \bar d_k + \beta_k`, which is the calibrated logit over the norm *before* calibration.
-        sample_angle: ``(K, 4)`` DBM's angle between features and their class weight, degrees: mean and quartiles.
+        average_margin: ``(K,)`` MARC's :math:`\bar d_k = \bar\eta_k / \|w_k\|`; after MARC the calibrated margin of its eq. 8,
+            :math:`\omega_k \bar d_k + \beta_k`, which is the calibrated logit divided by the norm *before* calibration.
+        sample_angle: ``(K, 4)`` DBM's angle in degrees between features and the weight of their class: mean and quartiles.
     """
 
     norms: Float64s
@@ -124,8 +124,8 @@ def describe_head(
     """:class:`HeadGeometry` of ``weight`` (``(K, d)``); ``means`` are the class means, ``rows`` each class's samples.
 
     Args:
-        margin_norms: What average margins are measured with, if not the norms of ``weight``.
-        average_logit: ``(K,)`` mean logit of each class over its own samples, if not that of ``weight`` and ``bias``.
+        margin_norms: Norms for the average margins; by default those of ``weight``.
+        average_logit: ``(K,)`` mean logit of each class over its own samples; by default from ``weight`` and ``bias``.
     """
     num_classes, width = means.shape
     norms = np.linalg.norm(weight, axis=1)

@@ -13,16 +13,16 @@ NAN = float("nan")
 
 @dataclass(frozen=True)
 class Collapse:
-    r"""Neural-collapse numbers in the numbering of Papyan et al. (2020); all are 0 at full collapse, nan where undefined.
+    r"""Measures of neural collapse, numbered as in Papyan et al. (2020); all are 0 at full collapse, nan if undefined.
 
-    Class means are centred on their own mean; classes count equally, absent ones do not.
+    Class means are centred on their own mean; all classes with samples have equal weight.
 
     Attributes:
-        nc1: Variability within classes, :math:`\operatorname{tr}(\Sigma_W \Sigma_B^\dagger)/K`; infinite when all means coincide.
-        cdnv: The same from pairs, mean of :math:`(\sigma_i^2+\sigma_j^2)/(2\|\mu_i-\mu_j\|^2)`.
+        nc1: Variability within classes, :math:`\operatorname{tr}(\Sigma_W \Sigma_B^\dagger)/K`; infinite if all means are equal.
+        cdnv: Variability within classes from pairs, mean of :math:`(\sigma_i^2+\sigma_j^2)/(2\|\mu_i-\mu_j\|^2)`.
         nc2_norm, nc2_angle: Class means: coefficient of variation of their norms, mean :math:`|\cos + 1/(K-1)|`.
-        nc2_weight_norm, nc2_weight_angle: The same of the head's weights.
-        nc3: Head against means, :math:`\|W/\|W\|_F - M/\|M\|_F\|_F^2`.
+        nc2_weight_norm, nc2_weight_angle: The same for the weights of the head.
+        nc3: Difference of head and means, :math:`\|W/\|W\|_F - M/\|M\|_F\|_F^2`.
         nc4: Share of samples where the head disagrees with the nearest class mean.
     """
 
@@ -51,7 +51,7 @@ def neural_collapse(
         return Collapse(NAN, NAN, NAN, NAN)
     centre = means[present].mean(axis=0)
     centred = means[present] - centre
-    # Differences this small are rounding: the features were stored with at most double precision.
+    # Smaller differences are rounding errors: features have at most double precision.
     negligible = 1e-12 * largest_norm
     within = _Within(features, y_true, means, np.flatnonzero(present))
     nc1, cdnv = within.nc1(centred, negligible), _cdnv(centred, spread[present], negligible)
@@ -75,7 +75,7 @@ def neural_collapse(
 
 @dataclass(frozen=True, eq=False)
 class _Within:
-    """The two numbers that need a pass over all samples, in float32 blocks around the means."""
+    """The two measures that need a pass over all samples, in float32 blocks around the means."""
 
     features: Floats
     y_true: Ints
@@ -83,7 +83,7 @@ class _Within:
     present: Ints
 
     def nc1(self, centred: Float64s, negligible: float) -> float:
-        """Deviations measured along the between-class directions, so that no d × d matrix is ever formed."""
+        """Deviations measured along the directions between classes, so that no d × d matrix is needed."""
         support = np.bincount(self.y_true, minlength=len(self.means))
         _, lengths, directions = np.linalg.svd(centred / np.sqrt(len(centred)), full_matrices=False)
         rank = min(int((lengths > negligible).sum()), len(centred) - 1)
@@ -132,7 +132,7 @@ def _equinorm(vectors: Float64s, negligible: float) -> float:
 
 
 def _equiangular(vectors: Float64s, negligible: float) -> float:
-    """Mean distance of all cosines from that of a simplex; vectors of no length are left out."""
+    """Mean distance of all cosines from that of a simplex; vectors of length 0 are excluded."""
     norms = np.linalg.norm(vectors, axis=1)
     unit = vectors[norms > negligible] / norms[norms > negligible, None]
     if len(unit) < 2:

@@ -1,4 +1,4 @@
-"""Fisher separability: how far apart two classes lie, measured in their own scatter."""
+"""Fisher separability: distance of two classes relative to their spread."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from classgap.arrays import Float64s, Floats, Ints, class_blocks, divide, row_bl
 
 Covariance = Literal["auto", "pairwise", "pooled"]
 
-# "auto" takes a covariance per class only where K matrices of d × d stay below 256 MB and all pairs below about 1e11
+# "auto" uses a covariance per class only if K matrices of d × d stay below 256 MB and all pairs below about 1e11
 # operations (seconds); 1000 classes in 2048 dimensions would need 34 GB and 1e15.
 MAX_ENTRIES = 1 << 25
 MAX_OPERATIONS = 1e11
-# Above this width even one d × d matrix and its factor are too large: the criterion is left out (nan).
+# Above this width even one d × d matrix and its factor are too large: the criterion is not computed (nan).
 MAX_WIDTH = 4096
 
 
-# The boundary to the nearest class is tried on at most these many samples of each, evenly spaced.
+# The boundary to the nearest class is tested on at most this many samples of each class, evenly spaced.
 BOUNDARY_SAMPLES = 1000
 
 
@@ -32,12 +32,12 @@ class Fisher:
     Attributes:
         criterion: ``(K, K)`` :math:`J_{ij} = (\mu_i-\mu_j)^\top(\Sigma_i+\Sigma_j)^{-1}(\mu_i-\mu_j)`; nan on the diagonal
             and for absent classes.
-        distance: ``(K, K)`` the squared Mahalanobis distance :math:`2J_{ij}` freed from what estimating means and
-            covariances from few samples adds to it; may be negative, and is nan where samples do not outnumber dimensions.
-        nearest: ``(K,)`` the class at the smallest ``distance`` (at the smallest ``criterion`` where that is nan), -1 if none.
-        boundary_wrong, boundary_trials: ``(K,)`` samples of the class and its nearest one that fall on the wrong side of
-            Fisher's straight boundary fitted on the other half of them, and how many were tried.
-        covariance: What was used: ``"pairwise"``, ``"pooled"``, or ``"none"`` above :data:`MAX_WIDTH` dimensions.
+        distance: ``(K, K)`` the squared Mahalanobis distance :math:`2J_{ij}` without the bias of means and
+            covariances estimated from few samples; may be negative, and is nan if there are not more samples than dimensions.
+        nearest: ``(K,)`` the class at the smallest ``distance`` (or ``criterion``, if that is nan); -1 if there is none.
+        boundary_wrong, boundary_trials: ``(K,)`` number of samples of the class and its nearest class on the wrong side
+            of Fisher's linear boundary, fitted on the other half of the samples; and number of samples tested.
+        covariance: Covariance that was used: ``"pairwise"``, ``"pooled"``, or ``"none"`` above :data:`MAX_WIDTH` dimensions.
     """
 
     criterion: Float64s
@@ -49,7 +49,7 @@ class Fisher:
 
     @property
     def boundary_error(self) -> Float64s:
-        """``(K,)`` share of samples on the wrong side of the boundary to the nearest class; nan where none was tried."""
+        """``(K,)`` share of samples on the wrong side of the boundary to the nearest class; nan if none was tested."""
         return divide(self.boundary_wrong, self.boundary_trials)
 
     @property
@@ -60,7 +60,7 @@ class Fisher:
 
 
 def smallest(values: Float64s) -> tuple[Float64s, Ints]:
-    """Smallest entry of each row and its column, ignoring nan; nan and -1 for a row of nothing else."""
+    """Smallest entry of each row and its column, ignoring nan; nan and -1 for a row of only nan."""
     filled = np.where(np.isnan(values), np.inf, values)
     index = filled.argmin(axis=1)
     value = values[np.arange(len(values)), index]
@@ -80,9 +80,9 @@ def fisher_separability(
 
     Args:
         covariance: ``"pairwise"`` uses :math:`\Sigma_i+\Sigma_j` as DBM does. ``"pooled"`` uses twice the mean class
-            covariance: one factorisation for all pairs, any number of classes. ``"auto"`` takes ``"pairwise"`` where every
-            class has more samples than there are dimensions (a covariance from fewer is singular, and the ridge rather
-            than the data would decide) and the work is bounded (:data:`MAX_ENTRIES`), else ``"pooled"``.
+            covariance: one factorisation for all pairs, any number of classes. ``"auto"`` means ``"pairwise"`` if every
+            class has more samples than dimensions (otherwise the covariance is singular, and the ridge instead of the data
+            would decide) and the work is bounded (:data:`MAX_ENTRIES`), otherwise ``"pooled"``.
         ridge: Added to the covariance as a multiple of its mean eigenvalue.
         normalise: Scale features to length 1 first.
     Reference: Son et al., *Difficulty-aware balancing margin loss for long-tailed recognition*, AAAI 2025, eq. (12)-(13).
@@ -134,14 +134,14 @@ def _without_bias(squared: Float64s, support: Ints, dof: Float64s, width: int) -
 
 @dataclass(frozen=True, eq=False)
 class _Scatter:
-    """The criterion of all pairs, and what turns gaps ``(m, h, d)`` of m pairs of classes into normals of their boundaries."""
+    """The criterion of all pairs, and a function from differences ``(m, h, d)`` of m pairs to normals of boundaries."""
 
     criterion: Float64s
     normals: Callable[[Float64s, Ints, Ints], Float64s]
 
 
 def _pooled(features: Floats, y_true: Ints, means: Float64s, ridge: float, normalise: bool) -> _Scatter:
-    """All pairs against twice the mean of the class covariances."""
+    """All pairs with twice the mean of the class covariances."""
     support = np.bincount(y_true, minlength=len(means))
     several = support > 1
     if not several.any():
@@ -160,7 +160,7 @@ def _pooled(features: Floats, y_true: Ints, means: Float64s, ridge: float, norma
 
 
 def _pairwise(features: Floats, rows: list[Ints], means: Float64s, ridge: float, normalise: bool) -> _Scatter:
-    """Each pair against the sum of its two covariances; nan where a class has fewer than 2 samples."""
+    """Each pair with the sum of its two covariances; nan if a class has fewer than 2 samples."""
     num_classes, width = means.shape
     covariances = np.zeros((num_classes, width, width))
     for k, _, values in class_blocks(features, rows):
@@ -197,7 +197,7 @@ def _negligible(means: Float64s) -> float:
 
 
 def _solve(factor: Float64s | None, gaps: Float64s) -> Float64s:
-    """Gaps divided by the covariance of ``factor``; nan where there is no scatter."""
+    """Differences divided by the covariance of ``factor``; nan if there is no spread."""
     from scipy.linalg import cho_solve
 
     if factor is None:
@@ -206,7 +206,7 @@ def _solve(factor: Float64s | None, gaps: Float64s) -> Float64s:
 
 
 def _distances(factor: Float64s | None, means: Float64s) -> Float64s:
-    """Squared distances between all ``means`` in units of the scatter; infinite where there is none."""
+    """Squared distances between all ``means`` in units of the spread; infinite if there is none."""
     from scipy.linalg import solve_triangular
 
     present = ~np.isnan(means[:, 0])
@@ -225,9 +225,9 @@ def _distances(factor: Float64s | None, means: Float64s) -> Float64s:
 def _boundaries(
     features: Floats, rows: list[Ints], nearest: Ints, scatter: _Scatter, normalise: bool
 ) -> tuple[Ints, Ints]:
-    """Wrong sides and trials of the boundary to the nearest class: means from one half of the samples, trial on the other.
+    """Errors and tests of the boundary to the nearest class: means from one half of the samples, tests on the other half.
 
-    A boundary tried on the samples that placed it would look far too good where dimensions are many.
+    A boundary tested on the samples it was fitted on would look far too good in many dimensions.
     """
     several = np.array([len(members) > 1 for members in rows])
     own = np.flatnonzero(several & (nearest >= 0) & several[nearest])
@@ -244,7 +244,7 @@ def _boundaries(
         if np.isnan(middle).any():
             continue
         for side, members in ((1, rows[k]), (-1, rows[j])):
-            # Even samples are tried against the boundary of the odd ones, and the other way round.
+            # Even samples are tested with the boundary of the odd samples, and vice versa.
             position = _some(features, members, normalise) @ normal.T - middle
             wrong[k] += (side * position[::2, 1] < 0).sum() + (side * position[1::2, 0] < 0).sum()
             trials[k] += len(position)

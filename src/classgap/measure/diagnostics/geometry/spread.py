@@ -1,4 +1,4 @@
-"""How far the samples of a class lie apart."""
+"""Spread of the features of each class."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ import numpy as np
 
 from classgap.arrays import Float64s, Floats, Ints, class_blocks, class_means, divide, group_sums, row_blocks
 
-# The sample farthest from another one of its class is sought among these many samples farthest from the class mean: exact for
-# classes up to this size; in larger ones a distance is too short where the farthest partner is not among them.
+# The farthest sample of the class is searched among this many samples that are farthest from the class mean. This is exact for
+# classes up to this size; in larger classes the distance is too short if the farthest sample is not among them.
 ANCHORS = 512
 
 
 @dataclass(frozen=True, eq=False)
 class Spread:
-    r"""Means and deviations of the features of each class; nan where a class is absent.
+    r"""Means and deviations of the features of each class; nan for a class without samples.
 
     Attributes:
         support: ``(K,)`` samples of each class.
         means: ``(K, d)`` class means :math:`\mu_k`.
         mean_norm: ``(K,)`` :math:`\|\mu_k\|`.
-        spread: ``(K,)`` :math:`\|s_k\| = \sqrt{\operatorname{mean}\|\phi-\mu_k\|^2}`, dividing by the sample count.
-        spread_unbiased: The same dividing by the count minus one; nan for a single sample.
+        spread: ``(K,)`` :math:`\|s_k\| = \sqrt{\operatorname{mean}\|\phi-\mu_k\|^2}`, with the number of samples as divisor.
+        spread_unbiased: The spread with the number of samples minus one as divisor; nan for a single sample.
         squared_error: ``(K,)`` standard error of ``spread_unbiased ** 2``.
         variance_norm: ``(K,)`` norm of the vector of per-dimension variances (divided by the count); depends on the axes.
         largest_norm: Largest :math:`\|\phi\|` of all samples.
-        max_distance: ``(n,)`` ELM's :math:`d_{max}` of each sample, the distance to the sample of its class farthest from it
+        max_distance: ``(n,)`` ELM's :math:`d_{max}` of each sample, the distance to the farthest sample of its class
             (see :data:`ANCHORS`); 0 for a class of one sample.
         mean_max_distance: ``(K,)`` its mean over the samples of each class.
         diameter: ``(K,)`` its largest value in each class: the largest distance between two samples of the class.
-        excess: ``(n,)`` MR²'s eq. 3 for each sample: :math:`\max(0, d_{max}^2 - 2 \bar s)`, where :math:`\bar s` is the mean of
-            :math:`\|s_k\|^2` over the classes present.
+        excess: ``(n,)`` eq. 3 of MR² for each sample: :math:`\max(0, d_{max}^2 - 2 \bar s)`, where :math:`\bar s` is the mean of
+            :math:`\|s_k\|^2` over the classes with samples.
         excess_by_class: ``(K,)`` its mean over the samples of each class.
     """
 
@@ -56,7 +56,7 @@ class Spread:
 
     @property
     def second_moment(self) -> Float64s:
-        r"""``(K,)`` :math:`a_k = \operatorname{mean}\|\phi\|^2 = \|\mu_k\|^2 + \|s_k\|^2`, what MR²'s margins are made of."""
+        r"""``(K,)`` :math:`a_k = \operatorname{mean}\|\phi\|^2 = \|\mu_k\|^2 + \|s_k\|^2`, the quantity in the margins of MR²."""
         return np.asarray(self.mean_norm**2 + self.spread**2)
 
 
@@ -97,9 +97,9 @@ def measure_spread(features: Floats, y_true: Ints, rows: list[Ints]) -> Spread:
 
 
 def _max_distances(features: Floats, rows: list[Ints], means: Float64s, squared: Float64s) -> Float64s:
-    """Distance of each sample to the farthest one of its class.
+    """Distance of each sample to the farthest sample of its class.
 
-    The farthest one is found in float32 around the class mean, block by block; the distance to it is then taken in float64.
+    The farthest sample is found in float32 around the class mean, in blocks; the distance to it is computed in float64.
     """
     result = np.zeros(len(squared))
     for k, members in enumerate(rows):

@@ -1,0 +1,111 @@
+"""What every trainer has to do for a loss: refuse what it cannot supply, read features, save state, share gradients."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from classgap import __version__
+from classgap.batchstats import is_distributed
+from classgap.batchstats.collectives import all_reduce_sum, rank_and_world
+from classgap.checks import InputError
+from classgap.heads import FeatureTap
+from classgap.losses import ClassLoss
+from classgap.losses.wrapper import WrapperLoss
+
+SUPPLIED = frozenset({"features", "encoder_features", "class_counts", "cosine_head"})
+STATE, CONFIG = "classgap_loss.safetensors", "classgap_loss.json"
+
+
+def check_criterion(criterion: Any, tool: str) -> None:
+    """Refuse what is not a loss of classgap, and a loss that needs more than logits, labels and features from its trainer."""
+    if not isinstance(criterion, ClassLoss):
+        raise InputError(f"criterion must be a loss of classgap.losses, got {type(criterion).__name__}")
+    missing = sorted(criterion.needs - SUPPLIED)
+    parts = [m for m in criterion.modules() if isinstance(m, ClassLoss)]
+    for hook in ("start_epoch", "observe"):
+        nothing = (getattr(ClassLoss, hook), getattr(WrapperLoss, hook))  # a wrapper only passes the call on
+        if any(getattr(type(part), hook) not in nothing for part in parts):
+            missing.append({"start_epoch": "a pass over the training set per epoch", "observe": "the inputs"}[hook])
+    if missing:
+        raise InputError(
+            f"{criterion.name} needs {', '.join(missing)}, which {tool} does not supply; use classgap.train or your own loop"
+        )
+
+
+def tap(criterion: ClassLoss, model: nn.Module, layer: str | None = None) -> FeatureTap | None:
+    """A tap on the head of ``model`` if the loss needs features."""
+    if "features" not in criterion.needs:
+        return None
+    return FeatureTap(model, layer, unit="encoder_features" not in criterion.needs)
+
+
+def smoothed(target: Tensor, num_classes: int, share: float) -> Tensor:
+    """Probabilities ``(N, K)``: ``share`` of each target spread evenly over all classes, as in ``F.cross_entropy``."""
+    target = F.one_hot(target, num_classes).float() if target.dim() == 1 else target
+    return (1 - share) * target + share / num_classes
+
+
+def check_smoothing(criterion: ClassLoss, share: float, argument: str) -> None:
+    """Smoothing gives probabilities as target, which some losses cannot take."""
+    declared = getattr(type(criterion), "method", None)
+    if share and declared is not None and not declared.soft_targets:
+        raise InputError(f"{criterion.name} needs hard labels, got {argument}={share:g}; set {argument}=0")
+
+
+def share_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    """Average the gradients of these parameters over ranks, as DistributedDataParallel does for those of the model."""
+    if is_distributed():
+        for parameter in parameters:
+            grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            parameter.grad = all_reduce_sum(grad)[0] / rank_and_world()[1]
+
+
+def save_criterion(criterion: ClassLoss, folder: str | Path) -> None:
+    """Write the state of the loss and its settings beside the weights of the model."""
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    save_file(
+        {key: value.detach().cpu().clone().contiguous() for key, value in criterion.state_dict().items()},
+        target / STATE,
+    )
+    (target / CONFIG).write_text(json.dumps(settings(criterion), indent=2) + "\n", encoding="utf-8")
+
+
+def load_criterion(criterion: ClassLoss, folder: str | Path) -> None:
+    """Read back what :func:`save_criterion` wrote; another loss, or a folder without one, is an error."""
+    source = Path(folder)
+    if not (source / STATE).is_file():
+        if not criterion.state_dict():
+            return
+        raise InputError(
+            f"{source} has no {STATE}, so the state of {criterion.name} cannot be restored; it was saved without classgap: start "
+            "a new run from its weights instead of resuming"
+        )
+    saved = json.loads((source / CONFIG).read_text(encoding="utf-8"))
+    if (saved["loss"], saved["num_classes"]) != (criterion.name, criterion.num_classes):
+        raise InputError(
+            f"{source} holds the state of {saved['loss']} for {saved['num_classes']} classes, but the criterion is "
+            f"{criterion.name} for {criterion.num_classes}; resume with the loss of that run"
+        )
+    criterion.load_state_dict(load_file(source / STATE))
+
+
+def settings(criterion: ClassLoss) -> dict[str, Any]:
+    """The loss in plain data: name, number of classes, and every parameter that is a number, a word or None."""
+    declared = getattr(type(criterion), "method", None)
+    found = {name: getattr(criterion, name, None) for name in (declared.defaults if declared is not None else ())}
+    plain = {name: value for name, value in found.items() if isinstance(value, (bool, int, float, str))}
+    return {
+        "classgap_version": __version__,
+        "loss": criterion.name,
+        "num_classes": criterion.num_classes,
+        "parameters": plain,
+    }

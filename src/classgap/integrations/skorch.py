@@ -1,0 +1,64 @@
+"""skorch's ``NeuralNetClassifier`` with any loss of classgap. ::
+
+net = ClassLossNet(Module, criterion=MR2Loss, criterion__num_classes=10, max_epochs=20)
+GridSearchCV(net, {"criterion__lam": [0.1, 1.0]}, scoring=classgap.integrations.sklearn.hard_third)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from skorch import NeuralNetClassifier
+from torch import Tensor
+
+from classgap.heads import FeatureTap
+from classgap.integrations import criteria
+
+
+class ClassLossNet(NeuralNetClassifier):
+    """A network whose module returns logits, trained with a loss that may need features.
+
+    Features are read from the last linear layer. ``predict_proba`` is the softmax of what the loss ranks classes by, so its rows
+    sum to 1. State and parameters of the loss are switched to evaluation, optimised and saved (``f_criterion``) by skorch.
+
+    Args:
+        module: Class or instance of a module that returns logits :math:`(N, K)`.
+        criterion: Class of a loss that needs at most features and class counts; its arguments are ``criterion__num_classes`` etc.
+        layer: Name of the head in ``module.named_modules()``, where the last linear layer is not it.
+        kwargs: Further arguments of ``NeuralNetClassifier``.
+    """
+
+    module_: Any
+    criterion_: Any
+
+    def __init__(self, module: Any, *args: Any, layer: str | None = None, **kwargs: Any) -> None:
+        super().__init__(module, *args, **kwargs)
+        self.layer = layer
+
+    def initialize_module(self) -> ClassLossNet:
+        """Build the module, with a tap around it where the loss needs features."""
+        super().initialize_module()
+        needs: frozenset[str] = getattr(getattr(self.criterion, "method", None), "needs", frozenset())
+        if "features" in needs and not isinstance(self.module_, FeatureTap):
+            self.module_ = FeatureTap(self.module_, self.layer, unit="encoder_features" not in needs)
+        return self
+
+    def initialize_criterion(self) -> ClassLossNet:
+        """Build the loss; one that skorch cannot supply with all it needs is refused."""
+        super().initialize_criterion()
+        criteria.check_criterion(self.criterion_, "skorch")
+        return self
+
+    def get_loss(self, y_pred: Any, y_true: Tensor, X: Any = None, training: bool = False) -> Tensor:
+        """The loss of a batch, with its features."""
+        logits, features = y_pred if isinstance(y_pred, tuple) else (y_pred, None)
+        loss: Tensor = self.criterion_(logits, y_true.to(logits.device), features=features)
+        return loss
+
+    def _get_predict_nonlinearity(self) -> Callable[[Tensor], Tensor]:
+        if self.predict_nonlinearity != "auto":
+            chosen: Callable[[Tensor], Tensor] = super()._get_predict_nonlinearity()
+            return chosen
+        return lambda logits: torch.softmax(self.criterion_.scores(logits), dim=-1)

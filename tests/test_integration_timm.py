@@ -1,0 +1,129 @@
+"""timm's training task with losses of classgap."""
+
+from __future__ import annotations
+
+import copy
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+timm = pytest.importorskip("timm")
+pytest.importorskip("timm.task", reason="timm.task came with timm 1.0.26")
+
+from timm.optim import create_optimizer_v2
+
+from classgap.checks import InputError
+from classgap.heads import FeatureTap
+from classgap.integrations.timm import ClassLossTask
+from classgap.losses import CrossEntropyLoss, DRWLoss, GaussianMixtureLoss, GroupDROLoss, MR2Loss
+from waiting import LOOPBACK, SECONDS
+
+CLASSES, WIDTH = 5, 64
+
+
+def model() -> Any:
+    torch.manual_seed(0)
+    return timm.create_model("test_vit", num_classes=CLASSES)
+
+
+def batches(number: int = 8, size: int = 4) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    return [
+        (
+            torch.randn(size, 3, 160, 160, generator=generator),
+            torch.randint(0, CLASSES, (size,), generator=generator),
+        )
+        for _ in range(number)
+    ]
+
+
+def build(loss: Any) -> Any:
+    torch.manual_seed(2)
+    return loss(CLASSES, WIDTH) if loss is GaussianMixtureLoss else loss(CLASSES)
+
+
+def train(task: ClassLossTask, data: Any, accumulate: int) -> None:
+    """As ``train.py`` does: the loss divided by the number of accumulated batches."""
+    optimizer = create_optimizer_v2(task.parameter_groups(0.0), opt="momentum", lr=0.05, momentum=0.0)
+    task.train()
+    for i, (x, y) in enumerate(data):
+        (task(x, y)["loss"] / accumulate).backward()
+        if (i + 1) % accumulate == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("loss", [CrossEntropyLoss, MR2Loss, GaussianMixtureLoss], ids=lambda c: c.__name__)
+def test_equals_a_plain_loop_with_accumulation(loss: Any) -> None:
+    task, data = ClassLossTask(model(), build(loss)), batches()
+    plain, criterion = copy.deepcopy(task.trainable_module), copy.deepcopy(task.class_loss)
+    train(task, data, 4)
+    tap = FeatureTap(plain).train()
+    optimizer = torch.optim.SGD([*plain.parameters(), *criterion.parameters()], lr=0.05)
+    for i, (x, y) in enumerate(data):
+        logits, features = tap(x)
+        (criterion(logits, y, features=features) / 4).backward()
+        if i % 4 == 3:
+            optimizer.step()
+            optimizer.zero_grad()
+    for (name, p), q in zip(plain.named_parameters(), task.trainable_module.parameters(), strict=True):
+        torch.testing.assert_close(p, q, atol=1e-6, rtol=1e-6, msg=name)
+    for key, value in criterion.state_dict().items():
+        torch.testing.assert_close(task.class_loss.state_dict()[key], value, atol=1e-6, rtol=1e-6, msg=key)
+
+
+def test_checkpoints_hold_the_loss_beside_plain_weights() -> None:
+    task = ClassLossTask(model(), MR2Loss(CLASSES))
+    task.setup_ema()
+    train(task, batches(2), 1)
+    task.update_ema()
+    saved = task.get_checkpoint_state() | task.get_checkpoint_state(ema=True)
+    assert list(saved["state_dict"]) == list(model().state_dict()) == list(saved["state_dict_ema"])
+    other = ClassLossTask(model(), MR2Loss(CLASSES))
+    other.load_checkpoint_state(saved["state_dict"], saved["task_state"])
+    for key, value in task.class_loss.state_dict().items():
+        assert torch.equal(value, other.class_loss.state_dict()[key])
+    x, y = batches(1)[0]
+    with torch.no_grad():
+        assert torch.equal(task.eval()(x, y)["loss"], other.eval()(x, y)["loss"])
+    assert sum(p.numel() for p in task.parameters()) == 2 * sum(p.numel() for p in model().parameters())  # and the EMA
+
+
+def test_compiles() -> None:
+    task, (x, y) = ClassLossTask(model(), MR2Loss(CLASSES)), batches(1)[0]
+    expected = task(x, y)["loss"].item()
+    other = ClassLossTask(model(), MR2Loss(CLASSES))
+    other.compile(backend="eager")
+    assert other(x, y)["loss"].item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_loss_that_timm_cannot_supply_is_refused() -> None:
+    with pytest.raises(InputError, match="drw needs epoch"):
+        ClassLossTask(model(), DRWLoss(CLASSES, class_counts=[5.0] * CLASSES))
+    ClassLossTask(model(), GroupDROLoss(CLASSES))  # state, but nothing to supply
+
+
+def worker(rank: int, folder: str) -> None:
+    os.environ.update(GLOO_SOCKET_IFNAME=LOOPBACK)
+    store = dist.FileStore(str(Path(folder) / "store"), 2)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=SECONDS))
+    task = ClassLossTask(model(), build(GaussianMixtureLoss)).prepare_distributed()
+    train(task, [(x[rank::2], y[rank::2]) for x, y in batches(2)], 1)
+    torch.save([p.detach() for p in task.parameters()], Path(folder) / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_two_processes_match_one(tmp_path: Path) -> None:
+    task = ClassLossTask(model(), build(GaussianMixtureLoss))
+    train(task, batches(2), 1)
+    mp.spawn(worker, args=(str(tmp_path),), nprocs=2)
+    for rank in (0, 1):
+        for p, q in zip(task.parameters(), torch.load(tmp_path / f"{rank}.pt"), strict=True):
+            torch.testing.assert_close(p.detach(), q, atol=1e-5, rtol=1e-5)
