@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-# Not importorskip: loading torchvision while tests are collected computes something, too early for what conftest.py sets for bf16.
+# Not importorskip: nothing may compute while tests are collected, before conftest.py sets what bf16 needs; torchvision might.
 NEEDS_TORCHVISION = pytest.mark.skipif(find_spec("torchvision") is None, reason="needs torchvision")
 
 
