@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
+
+# Not importorskip: nothing may compute while tests are collected, before conftest.py sets what bf16 needs; torchvision might.
+NEEDS_TORCHVISION = pytest.mark.skipif(find_spec("torchvision") is None, reason="needs torchvision")
 
 
 def write_image(path: Path, seed: int, size: tuple[int, int] = (12, 12), colour: int | None = None) -> None:

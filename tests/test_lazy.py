@@ -17,11 +17,11 @@ from classgap.checks import InputError
 from classgap.data import Batches, Normalise, load_data, policies, shuffled
 from classgap.data.workers import default_workers, in_order
 from classgap.training import TrainConfig, TrainProgress, train
-from image_files import truncate, write_folder
+from image_files import NEEDS_TORCHVISION, truncate, write_folder
 from waiting import SECONDS
 
-pytest.importorskip("torchvision")
 pytestmark = [
+    NEEDS_TORCHVISION,
     # Python 3.12 and later warn of every fork of a process with threads; the workers compute in a single thread.
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),  # on machines with a single core

@@ -13,9 +13,9 @@ import torch
 
 from classgap.checks import InputError
 from classgap.data import Split, load_data, load_source
-from image_files import truncate, write_folder, write_image
+from image_files import NEEDS_TORCHVISION, truncate, write_folder, write_image
 
-pytest.importorskip("torchvision")
+pytestmark = NEEDS_TORCHVISION
 
 
 def _names(split: Split | None) -> list[str]:

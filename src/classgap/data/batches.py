@@ -134,7 +134,7 @@ class Batches:
     def _made(self) -> tuple[int, int]:
         """Process and number of processes for which samples are made here.
 
-        Partners in a mixture may belong to another process, so then the whole batch is made and cut afterwards.
+        Partners in a mixture may belong to another process, so then the whole batch is made, and this process keeps its part.
         """
         return (0, 1) if self.mix else (self.rank, self.world)
 

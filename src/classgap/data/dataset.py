@@ -86,7 +86,7 @@ def load_data(
 ) -> TrainingData:
     """The sets of a run.
 
-    The validation split is taken first, the same share of every class; what remains is thinned to ``per_class`` samples per
+    The validation split is taken first, with the same share of every class; the rest is reduced to ``per_class`` samples per
     class or to a long-tail profile. ``val_fraction=0`` gives the published long-tail totals.
 
     Args:
@@ -95,8 +95,8 @@ def load_data(
         profile: ``"balanced"`` keeps the source's distribution.
         imbalance: Largest over smallest class under a profile.
         val_fraction: Share of the training samples held out for validation, unless the source has a validation part.
-        augment: Names of policies, in order; by default the customary ones of the source.
-        seed: Of the splits; independent of the training seed, so that seeds share their data.
+        augment: Names of augmentations, in order; by default the usual ones of the source.
+        seed: Random seed of the splits; independent of the seed of the training, so that runs with other seeds use the same data.
         size: Side of the square images that the network gets. Their shorter side becomes ``resize`` pixels long (``size`` by
             default), then the centre is cut out. Without it images must all have one size, and keep it.
         root: Folder that the paths in a table or list file are relative to; by default the folder of that file.

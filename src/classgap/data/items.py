@@ -1,4 +1,4 @@
-"""What a data set consists of: samples in memory or to be read, labels, and what is customary for them."""
+"""What a data set consists of: samples in memory or to be read, labels, and what is usual for them."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ class Source:
     """A data set as published: images uint8 (N, C, H, W) or vectors float32 (N, d), labels int64.
 
     Attributes:
-        mean, std: Channel statistics on the scale [0, 1]; of the training images unless there are customary ones.
-        augment: Customary augmentation, used where the configuration names none.
+        mean, std: Channel statistics on the scale [0, 1]; of the training images unless there are usual ones.
+        augment: Usual augmentation, used where the configuration names none.
         x_val, y_val: A validation set, where the source has its own.
         members: Changes when the names of the samples do; part of the hash of a split.
         notes: What the user should know, e.g. which files were left out.

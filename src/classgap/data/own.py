@@ -17,8 +17,8 @@ _SHOWN = 3
 def image_source(name: str, path: Path, options: FileOptions) -> Source:
     """The images that a folder, table or list file names, with their training, test and (if there is one) validation part.
 
-    Where there is no test part, ``options.test_fraction`` of every class becomes one. Pixels are standardised with the customary
-    statistics of ImageNet; no augmentation is customary, since flipping or cropping may change what an image shows.
+    Where there is no test part, ``options.test_fraction`` of every class becomes one. Pixels are standardised with the usual
+    statistics of ImageNet; no augmentation is usual, since flipping or cropping may change what an image shows.
     """
     listing = for_training(read_listing(path, options.root))
     images, kept = open_images(listing.root, listing.names, skip_corrupt=options.skip_corrupt, workers=options.workers)
