@@ -303,7 +303,7 @@ def test_a_stage_and_fix_see_the_same_layer(tmp_path: Path) -> None:
     run(tmp_path, *marc, COSINE, "data.val_fraction=0", *LONG_TAIL)
     trainer: Any = start(TrainConfig().override([*SMALL, *marc, COSINE, "data.val_fraction=0", *LONG_TAIL]),
                          tmp_path, accelerator="cpu", resume=True)  # fmt: skip
-    scores, _, y = trainer._seen(1)
+    scores, _, y = trainer._training_outputs(1)
     with np.load(tmp_path / "stage1" / "predictions_test.npz") as file:
         norms = np.linalg.norm(file["weight"], axis=1)
     again = posthoc.MARC(gamma=1.2, ridge=0.1).fit(

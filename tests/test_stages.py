@@ -144,7 +144,7 @@ def test_marc_as_a_stage_is_equation_11_by_the_papers_steps(tmp_path: Path) -> N
     trainer: Any = start(
         TrainConfig().override([*SMALL, *LONG_TAIL, "stage=marc"]), tmp_path, accelerator="cpu", resume=True
     )
-    scores, _, y = trainer._seen(1)
+    scores, _, y = trainer._training_outputs(1)
     omega, beta = reference.marc_by_sgd(
         scores.double().numpy(), y.numpy(), np.bincount(y.numpy()), norms, gamma=1.2, ridge=0.0, normalize="batch",
         epochs=2000, batch=len(y),
@@ -200,7 +200,7 @@ def test_a_fitted_stage_sees_augmented_samples_as_often_as_asked(tmp_path: Path)
     settings = [*SMALL, "data.augment=crop", "stage=marc", "stage.passes=3", "epochs=1"]
     trainer: Any = start(TrainConfig().override(settings), tmp_path, accelerator="cpu")
     trainer.run()
-    scores, _, y = trainer._seen(3)
+    scores, _, y = trainer._training_outputs(3)
     assert len(y) == 3 * 130
     assert not torch.equal(scores[:130].sort(0).values, scores[130:260].sort(0).values)
 

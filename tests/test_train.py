@@ -347,7 +347,7 @@ def test_a_bad_setting_is_one_sentence_and_exit_code_2() -> None:
     [
         (["--set", "epochs=1", "batch=8"], "every setting needs its own --set: write --set batch=8"),
         (["epochs=1", "batch=8"], "write --set epochs=1 --set batch=8"),
-        (["one.py", "two.py"], "train runs one recipe, got one.py, two.py"),
+        (["one.py", "two.py"], "train takes one recipe, got one.py, two.py"),
     ],
 )
 def test_words_without_an_option_are_explained(words: list[str], message: str) -> None:
