@@ -48,7 +48,7 @@ def test_json_has_parameters_with_defaults_and_ranges():
 def test_card_explains_one_method():
     shown = run("logit_adjusted")
     assert "equal to cross_entropy with tau=0.0" in shown
-    assert "When to use: the first thing to try on long-tailed data" in shown
+    assert "When to use: the first method to try on long-tailed data" in shown
     assert "Pitfalls:" in shown
     assert "Strength of the shift." in shown
     assert ":math:" not in shown
