@@ -37,7 +37,7 @@ def test_command_line(done: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     text = textwrap.dedent(SUITE_FILE).replace('"model=mlp-16"', '"model=mlp-16", "checkpoint_steps=2"')
     (tmp_path / "mine.py").write_text(text)
     nothing = _cli("mine.py", "--tables-only")
-    assert "no results of mine yet" in str(nothing.exception)
+    assert "no results of mine to show" in str(nothing.exception)
     append_results(tmp_path / "mine.jsonl", [results[job.key] for job in suite.jobs(only=["*/erm"])])
     committed = (tmp_path / "mine.jsonl").read_bytes()
     listed = _cli("mine.py", "--list")

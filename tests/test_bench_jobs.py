@@ -107,7 +107,7 @@ def test_a_job_that_cannot_be_run_does_not_stop_the_others(tmp_path: Path, monke
     missing, digits = suite.jobs()
     told = [event for event in events if event.kind != "running"]
     assert [(event.kind, event.key) for event in told] == [("failed", missing.key), ("done", digits.key)]
-    assert "no file nowhere.npz" in told[0].text
+    assert "no file or folder nowhere.npz" in told[0].text
     assert set(read_results([tmp_path / "r.jsonl"])) == {digits.key}
     assert JobFolder(tmp_path, missing).failed("another session") is None  # which will try again
 

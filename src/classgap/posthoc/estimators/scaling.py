@@ -20,7 +20,7 @@ class TemperatureScaling(ClasswiseAffine):
     r"""Divide all scores by one temperature :math:`T`, fitted by maximum likelihood. Changes confidences, never a prediction.
 
     When to use: for calibrated probabilities; before methods that assume calibrated scores.
-    Expect: on balanced data and on long-tailed data no prediction changes, so no accuracy changes.
+    Expect: on balanced data and on a long tail no prediction changes, so no accuracy changes.
     Pitfalls: one temperature is an average: rare classes may remain over-confident. It does not reduce a gap.
 
     Attributes:
