@@ -54,7 +54,7 @@ class ImageFiles:
         rows: Which of the names belong to this set.
         size: Height and width of every image this gives.
         shorter: Length of the shorter side before the centre of ``size`` is cut out; ``None`` if all files must have ``size``.
-        random: Whether training images are random parts of the file (:func:`~classgap.data.augment.resized_crop`).
+        random: Whether training images are random parts of the file (``resized_crop``).
     """
 
     root: str

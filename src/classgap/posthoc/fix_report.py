@@ -132,7 +132,7 @@ class FixReport:
         return _verdict(self)
 
     def rows(self) -> list[tuple[str, ...]]:
-        """One row of text cells per method, with the columns :data:`COLUMNS`."""
+        """One row of text cells per method, with the columns ``COLUMNS``."""
         return _rows(self)
 
     def to_markdown(self) -> str:
