@@ -79,6 +79,12 @@ def test_methods_take_probabilities_as_their_logarithms(method: posthoc.PostHocM
         method.transform(p)
 
 
+def test_one_row_of_logits_that_looks_like_probabilities_is_corrected(task: Task) -> None:
+    method = posthoc.MARC().fit(task.scores, task.y)
+    row = np.array([[0.5, 0.25, 0.25, 0.0, 0.0]])
+    np.testing.assert_allclose(method.transform(row), row * method.scale_ + method.offset_)
+
+
 def test_a_saved_method_with_arrays_of_another_fit_is_refused(task: Task, tmp_path: Path) -> None:
     one = posthoc.save(posthoc.MARC().fit(task.scores, task.y), tmp_path / "one")
     other = posthoc.save(posthoc.MARC(gamma=0.0).fit(task.scores, task.y), tmp_path / "other")

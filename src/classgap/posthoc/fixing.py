@@ -172,6 +172,7 @@ def _fit(method: PostHocMethod, held_out: HeldOut) -> PostHocMethod:
         bias=held_out.bias,
         features=held_out.features,
         classes=np.arange(held_out.num_classes),
+        scores_kind="logits",
     )
     return fitted
 

@@ -15,6 +15,7 @@ from classgap.checks import InputError, float_matrix, float_vector, one_of
 from classgap.posthoc.held_out import Array, HeldOut, as_logits, check_scores, kind_of_scores
 from classgap.predictions.predictions import ScoreKind
 
+_ENOUGH_ROWS = 10
 Self = TypeVar("Self", bound="PostHocMethod")
 
 
@@ -104,7 +105,10 @@ class PostHocMethod(BaseEstimator):  # type: ignore[misc]
 
     def _logits(self, scores: Array) -> Array:
         """The scores as logits; scores of the other kind are rejected."""
-        if (found := kind_of_scores(scores)) != self.scores_kind_:
+        found = kind_of_scores(scores)
+        # A few rows of logits may happen to lie in [0, 1] and sum to 1, so only many of them are taken for probabilities.
+        certain = len(scores) >= _ENOUGH_ROWS or self.scores_kind_ == "probabilities"
+        if certain and found != self.scores_kind_:
             raise InputError(
                 f"scores must be {self.scores_kind_}, on which {type(self).__name__} was fitted, but these look like {found}; "
                 + ("pass the logits" if found == "probabilities" else "pass softmax(scores)")
