@@ -4,9 +4,9 @@ python benchmarks/slices.py --write          # the whole grid: benchmarks/slices
 python benchmarks/slices.py --rounds 20      # quicker and rougher; the table is only printed
 python benchmarks/slices.py --page           # only the table of docs/slices.md, from the committed JSON
 
-A setting is a shape of the true class accuracies, numbers of classes and slices, a layout of samples per cell (class × slice), and an
-effect of the slices. Without an effect, every claim about a slice, a class or a cell is false. With an effect, claims about cells that
-do not differ from the rest of their class are false, and their share of all claims is the false discovery rate.
+A setting is a shape of true class accuracies, numbers of classes and slices, a layout of samples per cell (class × slice), and
+an effect of the slices. Without an effect, every claim about a slice, a class or a cell is false. With an effect, claims about
+cells that do not differ from the rest of their class are false, and their share of all claims is the false discovery rate.
 """
 
 from __future__ import annotations
@@ -29,7 +29,14 @@ HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "slices.json"
 PAGE = HERE.parent / "docs" / "slices.md"
 SHAPES = ("equal .7", "equal .98", "uniform .3 to .95")
-LAYOUTS = ("2 per cell", "12 per cell", "100 per cell", "1000 … 1 per class", "classes differ between slices", "one large slice")
+LAYOUTS = (
+    "2 per cell",
+    "12 per cell",
+    "100 per cell",
+    "1000 … 1 per class",
+    "classes differ between slices",
+    "one large slice",
+)
 EFFECTS = ("none", "one slice -15", "three cells -40")
 SIZES = ((2, 3), (10, 5), (40, 8))
 
@@ -74,7 +81,8 @@ def supports(setting: Setting, rng: np.random.Generator) -> np.ndarray:
         "12 per cell": np.full(shape, 12.0),
         "100 per cell": np.full(shape, 100.0),
         "1000 … 1 per class": np.repeat((1000 ** (1 - steps) / shape[1])[:, None], shape[1], axis=1),
-        "classes differ between slices": 60.0 * np.exp(-2.0 * (np.arange(shape[0])[:, None] % shape[1] != np.arange(shape[1]))),
+        "classes differ between slices": 60.0
+        * np.exp(-2.0 * (np.arange(shape[0])[:, None] % shape[1] != np.arange(shape[1]))),
         "one large slice": np.repeat([np.where(np.arange(shape[1]) == 0, 200.0, 8.0)], shape[0], axis=0),
     }[setting.layout]
     return rng.poisson(mean)
@@ -88,13 +96,17 @@ def simulate(setting: Setting, rounds: int) -> dict[str, Any]:
     classes = [f"c{k}" for k in range(setting.num_classes)]
     truth = accuracies(setting)
     seen: dict[str, list[float]] = {name: [] for name in ("any", "cell", "slice", "class", "fdr", "power")}
-    held: dict[str, list[bool]] = {name: [] for name in ("cell difference", "slice difference", "class gap", "worst cell")}
+    held: dict[str, list[bool]] = {
+        name: [] for name in ("cell difference", "slice difference", "class gap", "worst cell")
+    }
     for _ in range(rounds):
         support = supports(setting, rng)
         correct = rng.binomial(support, truth)
         if not support.any():
             continue
-        column = describe({"s": SliceCounts(names, correct, support)}, classes, confidence=0.95, draws=200, rng=rng)["s"]
+        column = describe({"s": SliceCounts(names, correct, support)}, classes, confidence=0.95, draws=200, rng=rng)[
+            "s"
+        ]
         flags = {"cell": column.cells, "slice": column.per_slice, "class": column.per_class}
         claims = {name: bool(table["significant"].any()) for name, table in flags.items()}
         for name, claimed in claims.items():
@@ -117,7 +129,7 @@ def _cells(cells: np.ndarray, truth: np.ndarray, support: np.ndarray, seen: Any,
         k, s = int(row["class"][1:]), int(row["slice"][1:])
         n = support[k].sum() - support[k, s]
         difference = truth[k, s] - (total[k] - truth[k, s] * support[k, s]) / n
-        held["cell difference"].append(row["difference_low"] <= difference + 1e-9 and difference - 1e-9 <= row["difference_high"])
+        held["cell difference"].append(_holds(row, difference))
         claims += bool(row["significant"])
         wrong += bool(row["significant"] and (abs(difference) < 1e-9 or difference * row["difference"] < 0))
         real += difference < -0.05
@@ -135,7 +147,7 @@ def _others(column: Any, truth: np.ndarray, support: np.ndarray, held: Any) -> N
     for row in column.per_slice[(column.per_slice["name"] != POOLED) & ~np.isnan(column.per_slice["difference"])]:
         s = int(row["name"][1:])
         difference = float((weight[:, s] * (truth - other)[:, s]).sum() / weight[:, s].sum())
-        held["slice difference"].append(row["difference_low"] <= difference + 1e-9 and difference - 1e-9 <= row["difference_high"])
+        held["slice difference"].append(_holds(row, difference))
     if column.pooled:
         return
     present = support > 0
@@ -146,6 +158,10 @@ def _others(column: Any, truth: np.ndarray, support: np.ndarray, held: Any) -> N
     worst = float(truth[present].min())
     e = column.metrics["worst"]
     held["worst cell"].append(e.low <= worst + 1e-9 and worst - 1e-9 <= e.high)
+
+
+def _holds(row: Any, difference: float) -> bool:
+    return bool(row["difference_low"] <= difference + 1e-9 and difference - 1e-9 <= row["difference_high"])
 
 
 def grid() -> Iterator[Setting]:
@@ -186,7 +202,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=150)
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--write", action="store_true", help="write benchmarks/slices.json and the table of docs/slices.md")
+    parser.add_argument(
+        "--write", action="store_true", help="write benchmarks/slices.json and the table of docs/slices.md"
+    )
     parser.add_argument("--page", action="store_true", help="only write the table of docs/slices.md from the JSON")
     args = parser.parse_args()
     if args.page:

@@ -1,7 +1,7 @@
 """Accuracy per class and slice (site, camera, age group …): which cells are worse than the rest of their class.
 
-Slices are always compared within classes: a slice with more samples of a hard class is not worse for that reason. Small slices and
-small cells are pooled, not dropped. A claim about a slice, a class or a cell is made only if the test of the whole column is
+Slices are always compared within classes: a slice with more samples of a hard class is not worse for that reason. Small slices
+and small cells are pooled, not dropped. A claim about a slice, a class or a cell is made only if the test of the whole column is
 significant (Benjamini-Hochberg correction over the columns), and if its own p-value is significant after Benjamini-Hochberg
 correction; so the probability of any false claim is at most 5 % where slices do not matter, and the false discovery rate is
 limited where they do.
@@ -10,7 +10,7 @@ limited where they do.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -18,34 +18,17 @@ from numpy.typing import NDArray
 
 from classgap.arrays import Float64s, Ints, divide
 from classgap.measure.audit_report import Estimate, Homogeneity
-from classgap.measure.render.plain import p_value, percent, structured
+from classgap.measure.render.plain import p_value, percent, records, structured
 from classgap.measure.statistics.deconvolution import expected_accuracy, fit
 from classgap.measure.statistics.estimating import estimate_metrics
 from classgap.measure.statistics.intervals import mean_interval, wilson
 from classgap.measure.statistics.paired import benjamini_hochberg
 from classgap.measure.statistics.stratified import StratifiedTests, stratified_tests
+from classgap.predictions import SliceCounts
 
 FEWEST = 10  # cells and slices with fewer samples are pooled
 POOLED = "(pooled)"
 _GAPS_ESTIMATED = 100  # classes whose gap between slices is estimated, those with the smallest p-values first
-
-
-@dataclass(frozen=True, eq=False)
-class SliceCounts:
-    """Counts of one column: ``correct[k, s]`` of ``support[k, s]`` samples of class k in slice s are predicted correctly."""
-
-    names: tuple[str, ...]
-    correct: Ints
-    support: Ints
-
-    @classmethod
-    def from_samples(cls, values: NDArray[Any], y_true: Ints, right: NDArray[np.bool_], num_classes: int) -> SliceCounts:
-        """Count samples; ``values`` is the slice of each sample."""
-        names, code = np.unique(values, return_inverse=True)
-        place, size = y_true * len(names) + code.reshape(-1), num_classes * len(names)
-        support = np.bincount(place, minlength=size).reshape(num_classes, -1)
-        correct = np.bincount(place[right], minlength=size).reshape(num_classes, -1)
-        return cls(tuple(map(str, names.tolist())), correct, support)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,12 +39,13 @@ class SliceColumn:
         name: The column.
         homogeneity: Test of "within each class, all slices have the same accuracy".
         q_value: Its p-value after Benjamini-Hochberg correction over the columns.
+        real: Whether this test is significant, so that slices differ.
         verdict: The result in one sentence.
         metrics: ``worst`` and ``worst_decile`` over the cells, observed and ``*_corrected`` for sampling noise.
-        per_slice: One record per slice: ``name, support, accuracy, low, high`` and the ``difference`` to the other slices of the same
-            classes with its interval, ``p_value``, ``q_value`` and ``significant``.
-        per_class: One record per class: the number of ``cells``, the ``gap`` between its best and worst cell, ``gap_corrected`` for
-            sampling noise with the interval ``low``, ``high``, ``p_value``, ``q_value``, ``significant`` and the ``worst_slice``.
+        per_slice: One record per slice: ``name, support, accuracy, low, high`` and the ``difference`` to the other slices of the
+            same classes with its interval, ``p_value``, ``q_value`` and ``significant``.
+        per_class: One record per class: the number of ``cells``, the ``gap`` between its best and worst cell, ``gap_corrected``
+            for sampling noise with the interval ``low``, ``high``, ``p_value``, ``q_value``, ``significant``, ``worst_slice``.
         cells: One record per class and slice with samples, worst first (see ``docs/slices.md``).
         pooled: How small slices and cells were pooled, in one sentence; empty if none were.
     """
@@ -69,6 +53,7 @@ class SliceColumn:
     name: str
     homogeneity: Homogeneity
     q_value: float
+    real: bool
     verdict: str
     metrics: Mapping[str, Estimate]
     per_slice: NDArray[np.void]
@@ -76,16 +61,37 @@ class SliceColumn:
     cells: NDArray[np.void]
     pooled: str = ""
 
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            "homogeneity": {
+                "p_value": self.homogeneity.p_value,
+                "q_value": self.q_value,
+                "real": self.real,
+                "method": self.homogeneity.method,
+            },
+            "verdict": self.verdict,
+            **{name: asdict(estimate) for name, estimate in self.metrics.items()},
+            "per_slice": records(self.per_slice),
+            "per_class": records(self.per_class),
+            "cells": records(self.cells),
+            "pooled": self.pooled,
+        }
+
 
 @dataclass(frozen=True, eq=False)
 class Slices:
     """All columns of an audit with ``by=``."""
 
     columns: Mapping[str, SliceColumn]
-    confidence: float = field(default=0.95)
 
     def __getitem__(self, name: str) -> SliceColumn:
         return self.columns[name]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data; ``docs/slices.md`` describes every key."""
+        columns = {name: column.to_dict() for name, column in self.columns.items()}
+        return {"worst": asdict(self.worst), "worse": self.worse, "columns": columns}
 
     @property
     def worst(self) -> Estimate:
@@ -98,7 +104,9 @@ class Slices:
         found = []
         for column in self.columns.values():
             slices, cells = column.per_slice, column.cells
-            found += [f"{column.name}={row['name']}" for row in slices[slices["significant"] & (slices["difference"] < 0)]]
+            found += [
+                f"{column.name}={row['name']}" for row in slices[slices["significant"] & (slices["difference"] < 0)]
+            ]
             found += [
                 f"class {str(row['class'])!r} in {column.name}={row['slice']}"
                 for row in cells[cells["significant"] & (cells["difference"] < 0)]
@@ -107,7 +115,12 @@ class Slices:
 
 
 def describe(
-    counts: Mapping[str, SliceCounts], classes: Sequence[str], *, confidence: float, draws: int, rng: np.random.Generator
+    counts: Mapping[str, SliceCounts],
+    classes: Sequence[str],
+    *,
+    confidence: float,
+    draws: int,
+    rng: np.random.Generator,
 ) -> Slices:
     """Tests, estimates and verdicts of every column."""
     tables = {name: _Pooled.of(table) for name, table in counts.items()}
@@ -116,15 +129,15 @@ def describe(
     columns = {}
     for (name, table), q_value in zip(tables.items(), q_values.tolist(), strict=True):
         columns[name] = _column(name, table, tests[name], q_value, np.array(classes), confidence, draws, rng)
-    return Slices(columns, confidence)
+    return Slices(columns)
 
 
 @dataclass(frozen=True, eq=False)
 class _Pooled:
     """Counts of one column after pooling.
 
-    ``correct`` and ``support`` are ``(K, S)``, with small slices pooled; ``cells`` are ``(K, S + 1)``, with the small cells of a class
-    in the last column; ``members`` is the number of cells before pooling in each of them.
+    ``correct`` and ``support`` are ``(K, S)``, with small slices pooled; ``cells`` are ``(K, S + 1)``, with the small cells of a
+    class in the last column; ``members`` is the number of cells before pooling in each of them.
     """
 
     names: tuple[str, ...]
@@ -190,6 +203,7 @@ def _column(
         name=name,
         homogeneity=test,
         q_value=q_value,
+        real=real,
         verdict=_verdict(name, test, real, per_slice, cells),
         metrics={metric: found.metrics[metric] for metric in wanted},
         per_slice=per_slice,
@@ -220,9 +234,7 @@ def _cells(
     own, other = divide(c, n), divide(rest, rest_n)
     low, high = wilson(own, n, confidence)
     other_low, other_high = wilson(other, rest_n, confidence)
-    difference, difference_low, difference_high = difference_interval(
-        (own, low, high), (other, other_low, other_high)
-    )
+    difference, difference_low, difference_high = difference_interval((own, low, high), (other, other_low, other_high))
     p = tests.cell[k, s]
     q = benjamini_hochberg(p)
     significant = real & (np.nan_to_num(q, nan=1.0) <= 1 - confidence)
@@ -246,14 +258,15 @@ def _per_slice(table: _Pooled, tests: StratifiedTests, real: bool, confidence: f
     rest, rest_n = correct.sum(1, keepdims=True) - correct, total - support
     weight = np.nan_to_num(divide(support * rest_n, total))  # of the classes, as in the Mantel-Haenszel difference
     weight = np.nan_to_num(divide(weight, weight.sum(0))).T
-    known = weight.any(1)
-    sides = []
+    known = np.asarray(weight.any(1))
+    sides: list[tuple[Float64s, Float64s, Float64s]] = []
     for hits, size in ((correct, support), (rest, rest_n)):
         mean = np.where(known, np.clip((weight * np.nan_to_num(divide(hits, size)).T).sum(1), 0, 1), np.nan)
-        bounds = [
-            mean_interval(mean[s : s + 1], weight[s : s + 1] ** 2, hits[:, s], size[:, s], confidence) for s in range(len(n))
-        ]
-        sides.append((mean, *(np.array([np.nan if not known[s] else b[i][0] for s, b in enumerate(bounds)]) for i in (0, 1))))
+        ends = np.full((2, len(n)), np.nan)
+        for s in np.flatnonzero(known):
+            found = mean_interval(mean[[s]], weight[[s]] ** 2, hits[:, s], size[:, s], confidence)
+            ends[:, s] = found[0][0], found[1][0]
+        sides.append((mean, ends[0], ends[1]))
     difference, difference_low, difference_high = difference_interval(sides[0], sides[1])
     q = benjamini_hochberg(tests.per_slice)
     columns = {
@@ -298,15 +311,13 @@ def _per_class(
     return structured(columns)[order]
 
 
-def _verdict(
-    name: str, test: Homogeneity, real: bool, per_slice: NDArray[np.void], cells: NDArray[np.void]
-) -> str:
+def _verdict(name: str, test: Homogeneity, real: bool, per_slice: NDArray[np.void], cells: NDArray[np.void]) -> str:
     if test.method == "no variation to test":
         return f"'{name}' cannot be tested: no class has both correct and wrong predictions in more than one slice."
     if not real:
         return (
-            f"No difference between the slices of '{name}' is shown ({p_value(test.p_value)}): within each class, slices of equal "
-            "accuracy would often differ this much."
+            f"No difference between the slices of '{name}' is shown ({p_value(test.p_value)}): within each class, slices of "
+            "equal accuracy would often differ this much."
         )
     sentence = f"Accuracy differs between the slices of '{name}' within classes ({p_value(test.p_value)})."
     worse = per_slice[per_slice["significant"] & (per_slice["difference"] < 0)]
@@ -318,7 +329,7 @@ def _verdict(
     if len(low):
         first = low[0]
         sentence += (
-            f" {len(low)} cell{'s are' if len(low) > 1 else ' is'} worse than the rest of the class; first: class '{first['class']}' in "
-            f"{first['slice']}, {percent(first['accuracy'])} against {percent(first['other_accuracy'])}."
+            f" {len(low)} cell{'s are' if len(low) > 1 else ' is'} worse than the rest of the class; first: class "
+            f"'{first['class']}' in {first['slice']}, {percent(first['accuracy'])} against {percent(first['other_accuracy'])}."
         )
     return sentence

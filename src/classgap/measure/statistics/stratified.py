@@ -16,7 +16,9 @@ _DRAWS = 999
 _DRAWN_ENTRIES = 10_000_000  # cells drawn in all permutations together
 _FEWEST_DRAWS = 199
 _EXACT_VARIANCE = 400.0  # a sum of hypergeometric numbers with a larger variance is close to normal
-_NORMAL_VARIANCE = 25.0  # of the hits of every slice, for the chi-square approximation of the Cochran-Mantel-Haenszel test
+_NORMAL_VARIANCE = (
+    25.0  # of the hits of every slice, for the chi-square approximation of the Cochran-Mantel-Haenszel test
+)
 _EXPECTED = 5.0  # least expected count for the chi-square approximation
 
 
@@ -31,9 +33,7 @@ class StratifiedTests:
     method: str
 
 
-def stratified_tests(
-    cells: tuple[Ints, Ints], slices: tuple[Ints, Ints], rng: np.random.Generator
-) -> StratifiedTests:
+def stratified_tests(cells: tuple[Ints, Ints], slices: tuple[Ints, Ints], rng: np.random.Generator) -> StratifiedTests:
     """All tests of one table.
 
     The overall test combines three tests (Bonferroni correction): the sum of the chi-square statistics of the classes, which
@@ -96,7 +96,8 @@ def _chi_squares(cells: tuple[Ints, Ints], slices: tuple[Ints, Ints], rng: np.ra
 
     def statistics(counts: Ints) -> Float64s:
         """``(..., K)`` chi-square of every class that varies."""
-        return np.divide((counts - expected) ** 2, scale, out=np.zeros(counts.shape), where=scale > 0).sum(-1)
+        parts: Float64s = np.divide((counts - expected) ** 2, scale, out=np.zeros(counts.shape), where=scale > 0)
+        return np.asarray(parts.sum(-1))
 
     common = _Common.of(slice_correct[keep], slice_support[keep])
     seen, seen_common = statistics(correct[keep]), common.statistic(slice_correct[keep])
@@ -192,8 +193,8 @@ class _Common:
 def slice_p_values(correct: Ints, support: Ints) -> Float64s:
     """Two-sided p-value of every slice against the other slices of the same classes.
 
-    The number of correct predictions in a slice is a sum of independent hypergeometric numbers, one per class. Its distribution is
-    computed by convolution, or approximated by the normal distribution if its variance is large.
+    The number of correct predictions in a slice is a sum of independent hypergeometric numbers, one per class. Its distribution
+    is computed by convolution, or approximated by the normal distribution if its variance is large.
     """
     total, hits = support.sum(1), correct.sum(1)
     result = np.full(support.shape[1], np.nan)
