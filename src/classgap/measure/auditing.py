@@ -19,8 +19,8 @@ from classgap.measure.statistics import groups
 from classgap.measure.statistics.estimating import Estimates, estimate_metrics, estimates
 from classgap.measure.statistics.groups import FREQUENCIES, THIRDS, Remainder
 from classgap.measure.statistics.intervals import mean_interval, wilson, z_value
+from classgap.measure.statistics.metric_changes import SMALL
 from classgap.measure.statistics.noise import homogeneity
-from classgap.measure.statistics.paired import SMALL
 from classgap.measure.statistics.slices import Slices
 from classgap.measure.statistics.slices import describe as describe_slices
 from classgap.predictions import Confusion, Predictions

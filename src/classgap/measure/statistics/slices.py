@@ -21,8 +21,8 @@ from classgap.measure.audit_report import Estimate, Homogeneity
 from classgap.measure.render.plain import p_value, percent, records, structured
 from classgap.measure.statistics.deconvolution import expected_accuracy, fit
 from classgap.measure.statistics.estimating import estimate_metrics
+from classgap.measure.statistics.false_discovery import benjamini_hochberg
 from classgap.measure.statistics.intervals import mean_interval, wilson
-from classgap.measure.statistics.paired import benjamini_hochberg
 from classgap.measure.statistics.stratified import StratifiedTests, stratified_tests
 from classgap.predictions import SliceCounts
 
