@@ -73,8 +73,8 @@ def escape(text: str) -> str:
         >>> print(escape("![a|b](https://example.org)"))
         ![a\|b\](https://example.org)
     """
-    # A bracket ends the text of a link only before one of these; "[1 %, 2 %]" stays readable.
-    return re.sub(r"([\\|`*]|\](?=[(\[:]))", r"\\\1", text).replace("<", "&lt;").replace("\n", " ")
+    # Only where a link or an element can begin: "[1 %, 2 %]" and "p < 0.001" stay readable.
+    return re.sub(r"([\\|`*]|\](?=[(\[:]))", r"\\\1", re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)).replace("\n", " ")
 
 
 def columns_frame(array: NDArray[np.void]) -> pd.DataFrame:
