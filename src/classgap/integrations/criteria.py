@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import nn
 
 from classgap import __version__
@@ -18,6 +18,7 @@ from classgap.checks import InputError
 from classgap.heads import FeatureTap
 from classgap.losses import ClassLoss
 from classgap.losses.wrapper import WrapperLoss
+from classgap.writing import replacing_entries, write
 
 SUPPLIED = frozenset({"features", "encoder_features", "class_counts", "cosine_head"})
 STATE, CONFIG = "classgap_loss.safetensors", "classgap_loss.json"
@@ -67,13 +68,10 @@ def share_gradients(parameters: Iterable[nn.Parameter]) -> None:
 
 def save_criterion(criterion: ClassLoss, folder: str | Path) -> None:
     """Write the state of the loss and its settings beside the weights of the model."""
-    target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
-    save_file(
-        {key: value.detach().cpu().clone().contiguous() for key, value in criterion.state_dict().items()},
-        target / STATE,
-    )
-    (target / CONFIG).write_text(json.dumps(settings(criterion), indent=2) + "\n", encoding="utf-8")
+    state = {key: value.detach().cpu().clone().contiguous() for key, value in criterion.state_dict().items()}
+    with replacing_entries(folder, (STATE, CONFIG)) as temporary:
+        write(temporary / STATE, save(state))
+        write(temporary / CONFIG, json.dumps(settings(criterion), indent=2) + "\n")
 
 
 def load_criterion(criterion: ClassLoss, folder: str | Path) -> None:
