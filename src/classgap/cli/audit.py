@@ -36,6 +36,8 @@ def audit(
             rich_help_panel="How to measure",
         ),
     ] = None,
+    threshold: options.Threshold = None,
+    positive: options.Positive = None,
     confidence: options.Confidence = 0.95,
     seed: options.Seed = 0,
     fail_if: options.FailIf = None,
@@ -53,6 +55,7 @@ def audit(
     classgap audit logits.npz --out report
     classgap audit parts/ --true label --pred top1
     classgap audit test.csv --scores score_ --names classes.txt
+    classgap audit binary.csv --scores prob --threshold 0.3
     classgap audit test.csv --by site --by camera --fail-if "any slice worse"
     classgap audit test.npz --fail-if "hard < 0.60" --fail-if "worst.low < 0.4"
 
@@ -70,6 +73,8 @@ def audit(
     counts = None if train_counts is None else read_train_counts(train_counts)
     with working("reading predictions") as progress:
         found = Predictions.read(files, columns, class_names=class_names, train_counts=counts, progress=progress)
+    if threshold is not None or positive is not None:
+        found = found.at_threshold(0.5 if threshold is None else threshold, positive)
     with working("measuring"):
         baseline = None
         if reference is not None:

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from classgap import checks
 from classgap.arrays import Float64s, Ints, divide, row_blocks
 from classgap.measure.audit_report import AuditReport, Estimate, Homogeneity, MarginLevels
+from classgap.measure.diagnostics import threshold as threshold_table
 from classgap.measure.diagnostics import bounds, calibration, geometry, margins
 from classgap.measure.diagnostics.causes import diagnosis
 from classgap.measure.render.plain import p_value, percent, structured
@@ -63,6 +64,8 @@ def audit(
     paths: ArrayLike | None = None,
     texts: ArrayLike | None = None,
     by: Mapping[str, ArrayLike] | Sequence[str] | str | None = None,
+    threshold: float | None = None,
+    positive: str | None = None,
     confidence: float = 0.95,
     seed: int = 0,
     scores_kind: Literal["auto", "logits", "probabilities"] = "auto",
@@ -78,7 +81,7 @@ def audit(
         y_true: True labels (class indices, names or booleans), or an object that holds them and all other inputs: a
             :class:`~classgap.Predictions`, the path of a prediction file, or a pandas, polars or Arrow table.
         y_pred: Predicted labels; by default the class with the highest score.
-        scores: ``(n, K)`` logits or probabilities, columns in class order.
+        scores: ``(n, K)`` logits or probabilities, columns in class order; of two classes also ``(n,)``, the scores of the second.
         features: ``(n, d)`` inputs of the last layer.
         head: The last layer: its weight ``(K, d)``, a pair ``(weight, bias)``, or an object with both.
         margin_norms: Norms of the last layer's rows before MARC was folded into it, ``(K,)``. The average margin after MARC is
@@ -89,6 +92,8 @@ def audit(
             column); :meth:`AuditReport.mistakes` and the page show them.
         by: Columns that define slices, e.g. ``{"site": values}`` with one value per sample (or, with a file or table, the names
             of its columns); ``report.slices`` says which slices, and which classes within slices, are less accurate.
+        threshold, positive: Of two classes with scores: ``positive`` (a class name; by default the second class) is predicted
+            where its probability is at least ``threshold`` (by default 0.5).
         confidence: Confidence level of the intervals.
         seed: Random seed.
         scores_kind: Kind of the scores. ``"auto"``: logits if a value lies outside [0, 1], otherwise probabilities.
@@ -120,6 +125,8 @@ def audit(
         texts=texts,
         by=by,
     )
+    if threshold is not None or positive is not None:
+        found = found.at_threshold(0.5 if threshold is None else threshold, positive)
     return _assemble(found, reference, options)
 
 
@@ -158,6 +165,7 @@ def _assemble(predictions: Predictions, reference: Reference | None, options: _O
         margin_levels=_margin_levels(group, confusion.support, sections, options.confidence),
         diagnoses=_diagnoses(confusion, classes, group, samples, sections["geometry"], train_counts),
         samples=samples,
+        threshold=_threshold(samples, options.confidence),
         slices=_slices(predictions, options),
         notes=(*predictions.notes, *_notes(confusion, classes), *getattr(sections["geometry"], "notes", ())),
         **sections,
@@ -260,6 +268,16 @@ def _sections(samples: Predictions | None, num_classes: int) -> dict[str, Any]:
         if samples.weight is not None:
             sections["bounds"] = bounds.describe(samples.features, samples.y_true, samples.weight, samples.bias)
     return sections
+
+
+def _threshold(samples: Predictions | None, confidence: float) -> threshold_table.Threshold | None:
+    if samples is None or samples.scores is None or samples.num_classes != 2:
+        return None
+    positive = 1 if samples.positive is None else samples.positive
+    kind = str(samples.scores_kind)
+    return threshold_table.describe(
+        samples.scores, kind, samples.y_true, samples.classes, positive=positive, used=samples.threshold, confidence=confidence
+    )
 
 
 def _slices(predictions: Predictions, options: _Options) -> Slices | None:
