@@ -128,7 +128,8 @@ def encode(
                 f"{source.title(role)} must have one entry per sample like {source.title('y_true')}, {num_samples}, "
                 f"got {len(arrays[role])}"
             )
-    single, more = "scores" in arrays and is_single(arrays["scores"]), ()
+    more: tuple[str, ...] = ()
+    single = "scores" in arrays and is_single(arrays["scores"])
     if single:
         arrays, names, more = widen(arrays, scores_kind, names, source.title("scores"))
     scores, kind = _scores(arrays, scores_kind)

@@ -59,7 +59,10 @@ def two_names(
             f"{title} is one score per sample, which is for two classes, but the labels are {seen}; give one score column per "
             "class, or the two class names (negative, positive) with --names or class_names"
         )
-    note = f"{title} is taken as the score of class {found[1]!r}; if it is that of {found[0]!r}, pass positive={found[0]!r} (--positive)"
+    note = (
+        f"{title} is taken as the score of class {found[1]!r}; if it is that of {found[0]!r}, pass positive={found[0]!r} "
+        f"(--positive {found[0]})"
+    )
     return found, (note,)
 
 

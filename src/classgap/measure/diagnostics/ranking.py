@@ -19,7 +19,7 @@ _FEW = 10  # with fewer samples on one side, the variance is not estimated
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """One-against-the-rest curves of the classes by the probability of the class; nan for a class without samples, or with all samples.
+    """One-against-the-rest curves of the classes, by the probability of the class; nan for a class without samples or with all.
 
     Attributes:
         auc, average_precision: ``(K,)`` values; ``*_low`` and ``*_high`` are their intervals.

@@ -13,7 +13,7 @@ from classgap.measure.render.plain import records, structured
 from classgap.measure.statistics.intervals import wilson
 from classgap.predictions.binary import positive_probability
 
-_GRID = np.arange(1, 20) / 20
+_GRID = np.arange(1, 10) / 10
 _CURVE = 200  # points of the curve in the page
 
 

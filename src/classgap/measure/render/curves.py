@@ -43,7 +43,11 @@ def precision_recall(report: AuditReport) -> alt.TopLevelMixin | None:
     if found is None or not found.curves:
         return None
     rows: Records = [
-        {"class": f"{report.classes[k]} ({100 * found.average_precision[k]:.0f} %)", "recall": float(r), "precision": float(p)}
+        {
+            "class": f"{report.classes[k]} ({100 * found.average_precision[k]:.0f} %)",
+            "recall": float(r),
+            "precision": float(p),
+        }
         for k, (recall, precision) in found.curves.items()
         for r, p in zip(recall, precision, strict=True)
     ]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from classgap.measure.diagnostics.threshold import Threshold
     from classgap.measure.statistics.slices import SliceColumn
 
-SHOWN = 10  # rows of a table on the terminal and in Markdown
+SHOWN = 12  # rows of a table on the terminal and in Markdown
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,8 @@ def _threshold(found: Threshold) -> Section:
                ("precision", f"precision of {first}", "share"), ("mark", "", "text"))  # fmt: skip
     used = "" if math.isnan(found.used) else f" The predictions of this report use {found.used:.3g}."
     text = (
-        f"'{first}' is predicted where its probability is at least the threshold: a lower threshold finds more samples of '{first}' and "
-        f"misjudges more of '{second}'.{used}",
+        f"'{first}' is predicted where its probability is at least the threshold: a lower threshold finds more samples of "
+        f"'{first}' and misjudges more of '{second}'.{used}",
         "The thresholds marked as equal accuracy and as highest balanced accuracy were found on these samples, so choose one on "
         "validation data and check it on test data.",
     )
@@ -115,7 +115,13 @@ def _threshold(found: Threshold) -> Section:
         "Threshold",
         text,
         (listing("threshold", "Accuracy of both classes by threshold", columns, found.table, "thresholds"),),
-        (("threshold_curve", "Accuracy of both classes by threshold", "The dashed line is the threshold of this report."),),
+        (
+            (
+                "threshold_curve",
+                "Accuracy of both classes by threshold",
+                "The dashed line is the threshold of this report.",
+            ),
+        ),
     )
 
 
