@@ -33,6 +33,8 @@ class DataConfig:
     root: str | None = None
     test_fraction: float = 0.2
     skip_corrupt: bool = False
+    crop_scale: float = 0.08
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
 
 
 @dataclass(frozen=True)
@@ -194,6 +196,7 @@ class TrainConfig:
         number("data.val_fraction", self.data.val_fraction, low=0, high=0.9)
         number("data.imbalance", self.data.imbalance, low=1)
         fraction("data.test_fraction", self.data.test_fraction)
+        number("data.crop_scale", self.data.crop_scale, low=0, high=1, open_low=True)
         for name in ("size", "resize"):
             if (pixels := getattr(self.data, name)) is not None:
                 whole(f"data.{name}", pixels, low=1)
@@ -272,7 +275,7 @@ def read_run(folder: Path) -> TrainConfig | None:
 
 # Written only where they differ from the defaults, so that a setting of a later version does not rename the runs of earlier ones.
 _IF_CHANGED = {
-    "data": ("size", "resize", "root", "test_fraction", "skip_corrupt"),
+    "data": ("size", "resize", "root", "test_fraction", "skip_corrupt", "crop_scale", "interpolation"),
     "model": ("head_params", "head_scale", "zero_shot", "frozen", "wise", "tokens"),
     "optim": ("betas", "decay_norms", "layer_decay"),
     "schedule": ("warmup_steps",),
