@@ -14,7 +14,7 @@ from torch import nn
 
 from classgap.checks import InputError
 from classgap.heads import FeatureTap
-from classgap.training.checkpoint import replace_file
+from classgap.writing import write
 
 START_FILE = "start.safetensors"
 
@@ -28,9 +28,7 @@ def save_start(fabric: Fabric, model: nn.Module, path: Path, *, without_head: bo
         if tensor.is_floating_point() and id(tensor) not in left_out
     }
     if fabric.is_global_zero:
-        temporary = path.with_name(f"{path.name}.tmp")
-        temporary.write_bytes(save(state))
-        replace_file(temporary, path)
+        write(path, save(state))
     fabric.barrier()
 
 
