@@ -35,6 +35,7 @@ class DataConfig:
     skip_corrupt: bool = False
     crop_scale: float = 0.08
     interpolation: Literal["bilinear", "bicubic"] = "bilinear"
+    partial: bool = False
 
 
 @dataclass(frozen=True)
@@ -238,7 +239,7 @@ def read_run(folder: Path) -> TrainConfig | None:
 
 
 # Settings of the data that are written where they differ from the defaults.
-_OF_FILES = ("size", "resize", "root", "test_fraction", "skip_corrupt", "crop_scale", "interpolation")
+_OF_FILES = ("size", "resize", "root", "test_fraction", "skip_corrupt", "crop_scale", "interpolation", "partial")
 _PARTS = ("sampler", "mix", "wrapper", "stage", "teacher")
 
 
