@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,9 @@ def audit(
     pred: options.Pred = None,
     scores: options.Scores = None,
     features: options.Features = None,
+    id: options.Id = None,
+    path: options.PathColumn = None,
+    text: options.Text = None,
     names: options.Names = None,
     train_counts: options.TrainCounts = None,
     reference: Annotated[
@@ -58,7 +62,7 @@ def audit(
     from classgap.predictions import read_names, read_train_counts
 
     check_conditions(fail_if)
-    columns = Columns(true=true, pred=pred, scores=scores, features=features)
+    columns = Columns(true=true, pred=pred, scores=scores, features=features, id=id, path=path, text=text)
     class_names = None if names is None else read_names(names)
     counts = None if train_counts is None else read_train_counts(train_counts)
     with working("reading predictions") as progress:
@@ -66,7 +70,8 @@ def audit(
     with working("measuring"):
         baseline = None
         if reference is not None:
-            baseline = audit_predictions(Predictions.read(reference, columns, class_names=class_names).labels_only())
+            labels = replace(columns, id=None, path=None, text=None)
+            baseline = audit_predictions(Predictions.read(reference, labels, class_names=class_names).labels_only())
         report = audit_predictions(found, confidence=confidence, seed=seed, reference=baseline)
     source = files[0].name if len(files) == 1 else f"{files[0].name} and {len(files) - 1} more"
     finish(report, out=out, as_json=as_json, fail_if=fail_if or [], source=source)

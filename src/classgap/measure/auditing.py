@@ -57,6 +57,9 @@ def audit(
     margin_norms: ArrayLike | None = None,
     class_names: Sequence[str] | None = None,
     train_counts: ArrayLike | Mapping[str, int] | None = None,
+    ids: ArrayLike | None = None,
+    paths: ArrayLike | None = None,
+    texts: ArrayLike | None = None,
     confidence: float = 0.95,
     seed: int = 0,
     scores_kind: Literal["auto", "logits", "probabilities"] = "auto",
@@ -79,6 +82,8 @@ def audit(
             measured with these norms (its eq. 8); files written by ``stage=marc`` contain them.
         class_names: Names in class order. Numeric labels are then indices into this list.
         train_counts: Numbers of training samples per class, in class order or by name.
+        ids, paths, texts: Sample ids, paths of image files, and texts, one per sample (or, with a file or table, the name of the
+            column); :meth:`AuditReport.mistakes` and the page show them.
         confidence: Confidence level of the intervals.
         seed: Random seed.
         scores_kind: Kind of the scores. ``"auto"``: logits if a value lies outside [0, 1], otherwise probabilities.
@@ -105,6 +110,9 @@ def audit(
         margin_norms=margin_norms,
         class_names=class_names,
         train_counts=train_counts,
+        ids=ids,
+        paths=paths,
+        texts=texts,
     )
     samples = found if found.has_rows else None
     return _assemble(found.confusion, found.classes, found.train_counts, reference, options, samples, found.notes)

@@ -23,7 +23,9 @@ ScoreKind = Literal["logits", "probabilities"]
 Progress = Callable[[int, int], None]
 """Called with (units of work done, units of work in total)."""
 Counts = Mapping[str, int] | ArrayLike
-PER_ROW = ("y_true", "y_pred", "scores", "features", "ids")
+PER_ROW = ("y_true", "y_pred", "scores", "features")
+DESCRIBING = ("id", "path", "text")
+"""Names in :attr:`Predictions.columns` of what identifies or shows a sample; the other columns define slices."""
 
 
 def _no_rows() -> Ints:
@@ -37,6 +39,11 @@ class Predictions:
     Create them with :meth:`from_arrays`, :meth:`from_frame`, :meth:`read` (files) or :meth:`from_counts`. A table that holds only
     labels is counted while it is read; then only the :attr:`confusion` is kept, not the rows.
 
+    Everything else that is known of a sample is one entry of :attr:`columns`: ``"id"``, ``"path"`` and ``"text"`` (also as
+    :attr:`ids`, :attr:`paths` and :attr:`texts`) identify and show it, and every other name is a column that defines slices
+    (:attr:`by`). Arrays are given as ``ids=``, ``paths=``, ``texts=`` and ``by={name: values}``; columns of a table or file are
+    named in :class:`~classgap.Columns`. :meth:`take` selects from all of them.
+
     Attributes:
         classes: Class names; index ``k`` means ``classes[k]`` everywhere.
         y_true, y_pred: ``(n,)`` class indices; empty if only counts are known.
@@ -45,7 +52,7 @@ class Predictions:
         weight, bias: ``(K, d)`` and ``(K,)`` of the last layer.
         margin_norms: ``(K,)`` norms of the last layer's rows before MARC was folded into it.
         train_counts: ``(K,)`` numbers of training samples per class.
-        ids: ``(n,)`` sample ids.
+        columns: ``(n,)`` arrays by name, as described above.
         notes: How ambiguous input was read.
     """
 
@@ -59,7 +66,7 @@ class Predictions:
     bias: NDArray[Any] | None = None
     margin_norms: NDArray[Any] | None = None
     train_counts: Ints | None = None
-    ids: NDArray[Any] | None = None
+    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     counted: Confusion | None = None
     notes: tuple[str, ...] = ()
 
@@ -83,6 +90,26 @@ class Predictions:
         """Whether the samples are known, not only their counts."""
         return self.counted is None
 
+    @property
+    def ids(self) -> NDArray[Any] | None:
+        """``(n,)`` sample ids."""
+        return self.columns.get("id")
+
+    @property
+    def paths(self) -> NDArray[Any] | None:
+        """``(n,)`` paths of the image files of the samples."""
+        return self.columns.get("path")
+
+    @property
+    def texts(self) -> NDArray[Any] | None:
+        """``(n,)`` texts of the samples."""
+        return self.columns.get("text")
+
+    @property
+    def by(self) -> dict[str, NDArray[Any]]:
+        """The columns that define slices, by name."""
+        return {name: values for name, values in self.columns.items() if name not in DESCRIBING}
+
     def labels_only(self) -> Predictions:
         """These predictions without scores, features and head."""
         layer: dict[str, Any] = {"weight": None, "bias": None, "margin_norms": None}
@@ -96,7 +123,8 @@ class Predictions:
             )
         arrays = {name: getattr(self, name) for name in PER_ROW}
         chosen: dict[str, Any] = {name: None if array is None else array[rows] for name, array in arrays.items()}
-        return replace(self, **chosen)
+        columns = {name: values[rows] for name, values in self.columns.items()}
+        return replace(self, columns=columns, **chosen)
 
     @classmethod
     def from_arrays(
@@ -112,6 +140,9 @@ class Predictions:
         class_names: Sequence[str] | None = None,
         train_counts: Counts | None = None,
         ids: ArrayLike | None = None,
+        paths: ArrayLike | None = None,
+        texts: ArrayLike | None = None,
+        by: Mapping[str, ArrayLike] | None = None,
     ) -> Predictions:
         """Predictions from arrays or tensors in memory.
 
@@ -126,6 +157,9 @@ class Predictions:
             class_names: Names in class order. Numeric labels are then indices into this list.
             train_counts: Numbers of training samples per class, in class order or by name.
             ids: Sample ids, e.g. file names.
+            paths: Paths of the image files of the samples.
+            texts: Texts of the samples.
+            by: Columns that define slices: name → one value per sample.
         Example:
             >>> found = Predictions.from_arrays(["cat", "dog", "dog"], ["cat", "cat", "dog"])
             >>> found.classes, found.y_pred.tolist()
@@ -133,8 +167,9 @@ class Predictions:
         """
         from classgap.predictions.arrays import encode_arguments
 
-        given = {"y_true": y_true, "y_pred": y_pred, "scores": scores, "features": features, "ids": ids}
-        return encode_arguments(given, scores_kind, head, margin_norms, class_names, train_counts)
+        given = {"y_true": y_true, "y_pred": y_pred, "scores": scores, "features": features}
+        columns = {"ids": ids, "paths": paths, "texts": texts}
+        return encode_arguments(given, columns, by, scores_kind, head, margin_norms, class_names, train_counts)
 
     @classmethod
     def from_counts(
@@ -209,18 +244,28 @@ def align(runs: Sequence[Predictions]) -> list[Predictions]:
         order = np.argsort(ids, kind="stable")
         twice = ids[order][1:][ids[order][1:] == ids[order][:-1]]
         if len(twice):
-            raise InputError(f"sample ids must be unique, but {twice[0]!s} occurs more than once")
+            raise repeated_id(twice[0])
         unknown, missing = np.setdiff1d(ids, first), np.setdiff1d(first, ids)
         if len(unknown) or len(missing):
-            examples = ", ".join(str(entry) for entry in (*missing[:3], *unknown[:3]))
-            raise InputError(
-                f"all runs must have the same sample ids, but one run lacks {len(missing)} ids of the first run and has "
-                f"{len(unknown)} others (e.g. {examples}); keep only the samples that all runs have"
-            )
+            raise different_ids(missing, unknown)
         place = np.empty(len(ids), dtype=np.int64)
         place[np.argsort(first, kind="stable")] = order
         aligned.append(run.take(place))
     return aligned
+
+
+def repeated_id(example: object) -> InputError:
+    """The error for a sample id that is not unique."""
+    return InputError(f"sample ids must be unique, but {example!s} occurs more than once")
+
+
+def different_ids(missing: Sequence[Any], unknown: Sequence[Any]) -> InputError:
+    """The error for runs on different samples: the ids that a run lacks, and those that only it has."""
+    examples = ", ".join(str(entry) for entry in (*missing[:3], *unknown[:3]))
+    return InputError(
+        f"all runs must have the same sample ids, but one run lacks {len(missing):,} ids of the first run and has "
+        f"{len(unknown):,} others (e.g. {examples}); keep only the samples that all runs have"
+    )
 
 
 def as_predictions(data: Any, y_pred: ArrayLike | None = None, **given: Any) -> Predictions:
@@ -240,19 +285,25 @@ def as_predictions(data: Any, y_pred: ArrayLike | None = None, **given: Any) -> 
             )
         return data
     if isinstance(data, (str, Path)):
-        return Predictions.read(data, rows=True, **_allowed(given, "a file"))
+        return Predictions.read(data, rows=True, **_named(given, "a file"))
     from classgap.predictions.frames import is_frame
 
     if is_frame(data):
         if y_pred is not None:
             raise InputError("y_pred cannot be combined with a table; use Predictions.from_frame to name its columns")
-        return Predictions.from_frame(data, **_allowed(given, "a table"))
+        return Predictions.from_frame(data, **_named(given, "a table"))
     return Predictions.from_arrays(data, y_pred, **given)
 
 
-def _allowed(given: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """The arguments that may be combined with a file or table, which holds the arrays itself."""
-    arrays = [key for key in given if key not in ("class_names", "train_counts")]
-    if arrays:
-        raise InputError(f"{', '.join(arrays)} cannot be combined with {what}, which holds them itself")
-    return dict(given)
+def _named(given: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """The arguments that may be combined with a file or table, which holds the arrays itself; columns are given by name."""
+    from classgap.predictions.columns import Columns
+
+    roles = {f"{role}s": role for role in DESCRIBING}
+    names: dict[str, Any] = {roles[k]: value for k, value in given.items() if k in roles and isinstance(value, str)}
+    kept = {key: value for key, value in given.items() if key in ("class_names", "train_counts")}
+    refused = [key for key in given if key not in kept and roles.get(key) not in names]
+    if refused:
+        way = "; give the name of its column" if set(refused) <= set(roles) else ""
+        raise InputError(f"{', '.join(refused)} cannot be combined with {what}, which holds them itself{way}")
+    return {**kept, "columns": Columns(**names)}
