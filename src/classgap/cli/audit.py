@@ -65,8 +65,8 @@ def audit(
     columns = Columns(true=true, pred=pred, scores=scores, features=features, id=id, path=path, text=text)
     class_names = None if names is None else read_names(names)
     counts = None if train_counts is None else read_train_counts(train_counts)
-    with working("reading predictions") as progress:
-        found = Predictions.read(files, columns, class_names=class_names, train_counts=counts, progress=progress)
+    with working("reading predictions"):
+        found = Predictions.read(files, columns, class_names=class_names, train_counts=counts)
     with working("measuring"):
         baseline = None
         if reference is not None:

@@ -48,7 +48,7 @@ def compare(
     from classgap.predictions import read_names
 
     check_conditions(fail_if)
-    with working("comparing") as progress:
+    with working("comparing"):
         comparison = compare_runs(
             runs(before),
             runs(after),
@@ -56,7 +56,6 @@ def compare(
             class_names=None if names is None else read_names(names),
             confidence=confidence,
             seed=seed,
-            progress=progress,
         )
     finish(comparison, out=out, as_json=as_json, fail_if=fail_if or [], source=f"{before} → {after}")
 

@@ -21,7 +21,7 @@ from classgap.measure.statistics.groups import FREQUENCIES, THIRDS, Remainder
 from classgap.measure.statistics.intervals import mean_interval, wilson, z_value
 from classgap.measure.statistics.noise import homogeneity
 from classgap.measure.statistics.paired import SMALL
-from classgap.predictions import Confusion, Predictions
+from classgap.predictions import Columns, Confusion, Predictions
 from classgap.predictions.predictions import as_predictions
 
 Reference = AuditReport | Sequence[float] | NDArray[Any]
@@ -60,6 +60,7 @@ def audit(
     ids: ArrayLike | None = None,
     paths: ArrayLike | None = None,
     texts: ArrayLike | None = None,
+    columns: Columns | None = None,
     confidence: float = 0.95,
     seed: int = 0,
     scores_kind: Literal["auto", "logits", "probabilities"] = "auto",
@@ -73,7 +74,8 @@ def audit(
 
     Args:
         y_true: True labels (class indices, names or booleans), or an object that holds them and all other inputs: a
-            :class:`~classgap.Predictions`, the path of a prediction file, or a pandas, polars or Arrow table.
+            :class:`~classgap.Predictions`, the path of a prediction file, or a table of polars, pandas, Arrow, DuckDB, PySpark,
+            Dask or another engine that narwhals knows. Labels in a table that is not in memory are counted by its engine.
         y_pred: Predicted labels; by default the class with the highest score.
         scores: ``(n, K)`` logits or probabilities, columns in class order.
         features: ``(n, d)`` inputs of the last layer.
@@ -84,6 +86,7 @@ def audit(
         train_counts: Numbers of training samples per class, in class order or by name.
         ids, paths, texts: Sample ids, paths of image files, and texts, one per sample (or, with a file or table, the name of the
             column); :meth:`AuditReport.mistakes` and the page show them.
+        columns: Names of the columns of a file or table; those not given are found by their usual names.
         confidence: Confidence level of the intervals.
         seed: Random seed.
         scores_kind: Kind of the scores. ``"auto"``: logits if a value lies outside [0, 1], otherwise probabilities.
@@ -113,6 +116,7 @@ def audit(
         ids=ids,
         paths=paths,
         texts=texts,
+        columns=columns,
     )
     samples = found if found.has_rows else None
     return _assemble(found.confusion, found.classes, found.train_counts, reference, options, samples, found.notes)

@@ -29,9 +29,9 @@ from classgap.measure.statistics.paired import (
     group_changes,
     metric_changes,
 )
-from classgap.predictions import Columns, Predictions, Progress, align
-from classgap.predictions.files import count_two_tables
-from classgap.predictions.frames import is_frame
+from classgap.predictions import Columns, Predictions, align
+from classgap.predictions.files import count_two
+from classgap.predictions.tables import is_frame
 
 Side = Any
 """Predictions, an audit, the path of a prediction file or a table; or a sequence of one of these, one per training seed."""
@@ -48,13 +48,13 @@ def compare(
     reference: ArrayLike | None = None,
     n_boot: int = 1000,
     remainder: Remainder = "first",
-    progress: Progress | None = None,
 ) -> Comparison:
     """Which classes improved or got worse between two models, with significance.
 
     Args:
         before, after: Predictions, audits, prediction files (as paths) or tables of the same samples: one each, or a sequence
-            with one per training seed. Rows are matched by ``columns.id`` if it is given, otherwise by their order.
+            with one per training seed. Rows are matched by ``columns.id`` if it is given, otherwise by their order. Two tables
+            of labels in files or in the same engine (polars ``LazyFrame``, DuckDB, PySpark, Dask) are joined and counted there.
         columns: Names of the columns or arrays in files and tables; those not given are found by their usual names.
         class_names: Names in class order, for files and tables.
         confidence: Confidence level of the intervals; by default that of the first audit. ``1 - confidence`` is the false
@@ -63,7 +63,6 @@ def compare(
         reference: One number per class whose order defines the thirds of ``groups["reference"]``, from other data; without
             it the accuracies *before* define the order.
         n_boot: Number of random exchanges of before and after for the intervals of ranked metrics.
-        progress: Called with (rows done, rows in total) while tables are counted.
     Example:
         >>> from classgap import audit
         >>> y = [0, 0, 0, 1, 1, 1] * 20
@@ -75,8 +74,8 @@ def compare(
     options |= {"n_boot": n_boot, "remainder": remainder}
     given = _several(before), _several(after)
     columns = columns or Columns()
-    if len(given[0]) == len(given[1]) == 1 and all(isinstance(side[0], (str, Path)) for side in given):
-        counted = count_two_tables(given[0][0], given[1][0], columns, class_names=class_names, progress=progress)
+    if len(given[0]) == len(given[1]) == 1 and all(isinstance(run, (str, Path)) or is_frame(run) for (run,) in given):
+        counted = count_two(given[0][0], given[1][0], columns, class_names=class_names)
         if counted is not None:
             reports = [audit(found, confidence=confidence or 0.95, seed=seed) for found in counted[:2]]
             return compare_counts(reports[0], reports[1], counted[2], **options)
@@ -103,7 +102,7 @@ def _read(run: Any, columns: Columns, class_names: Sequence[str] | None) -> Audi
     if isinstance(run, (str, Path)):
         return Predictions.read(run, columns, class_names=class_names, rows=True)
     if is_frame(run):
-        return Predictions.from_frame(run, columns, class_names=class_names)
+        return Predictions.from_frame(run, columns, class_names=class_names, rows=True)
     raise InputError(
         f"before and after must be predictions, audits, files or tables, got {type(run).__name__}; "
         "for arrays pass audit(y_true, y_pred)"

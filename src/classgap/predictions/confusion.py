@@ -137,4 +137,3 @@ class Confusion:
             rows, columns, values = triples.row, triples.col, triples.data
         wrong = (rows != columns) & (values > 0)
         return rows[wrong], columns[wrong], values[wrong]
-

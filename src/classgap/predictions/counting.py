@@ -16,7 +16,7 @@ from classgap.predictions.confusion import Confusion
 from classgap.predictions.labels import LabelCoder, resolve_classes
 from classgap.predictions.predictions import Predictions, different_ids, repeated_id
 from classgap.predictions.side_files import counts_in_order
-from classgap.predictions.tables import Table, collect, label_values
+from classgap.predictions.tables import Table, collect, encode_rows, label_values
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +35,13 @@ class Pairs:
         return Confusion.from_codes(coders[0](self.true), coders[1](self.pred), num_classes, self.count)
 
 
+def from_table(table: Table, class_names: Sequence[str] | None, train_counts: Any, *, rows: bool) -> Predictions:
+    """Predictions from any table: with ``rows`` all rows, otherwise only counts if the table holds only labels."""
+    if table.columns.count is None and (rows or not table.labels_only):
+        return encode_rows(table, class_names, train_counts)
+    return count_table(table, class_names, train_counts)
+
+
 def count_table(table: Table, class_names: Sequence[str] | None, train_counts: Any) -> Predictions:
     """Predictions that hold the counts of a table of labels, not its rows."""
     pairs = count_labels(table)
@@ -49,18 +56,25 @@ def count_labels(table: Table) -> Pairs:
     columns = {"true": nw.col(found.true), "pred": nw.col(str(found.pred))}
     numbers = {"n": nw.len()}
     if found.count is not None:
-        if not table.data.collect_schema()[found.count].is_integer():
-            raise InputError(f"column {found.count!r} must hold whole numbers, the samples that each row stands for")
         columns["count"] = nw.col(found.count)
-        numbers = {"n": nw.col("count").sum(), "least": nw.col("count").min()}
+        numbers = {
+            "n": nw.col("count").sum(),
+            "least": nw.col("count").min(),
+            "filled": nw.col("count").count(),
+            "rows": nw.len(),
+        }
     groups = collect(table.data.lazy().select(**columns).group_by("true", "pred").agg(**numbers))
-    if found.count is not None and len(groups) and (groups["least"].null_count() or groups["least"].min() < 0):
-        raise InputError(f"column {found.count!r} must hold whole numbers ≥ 0, the samples that each row stands for")
+    if found.count is not None:
+        whole = table.data.collect_schema()[found.count].is_integer()
+        if not whole or (len(groups) and ((groups["filled"] < groups["rows"]).any() or groups["least"].min() < 0)):
+            raise InputError(
+                f"column {found.count!r} must hold whole numbers ≥ 0: the samples that each row stands for"
+            )
     count = groups["n"].to_numpy().astype(np.int64)
     if count.sum() == 0:
         raise InputError("the predictions must have at least one row, got none")
-    names = {"true": found.true, "pred": str(found.pred)}
-    return Pairs(*(label_values(groups[role], name, count) for role, name in names.items()), count)
+    true, pred = label_values(groups["true"], found.true, count), label_values(groups["pred"], str(found.pred), count)
+    return Pairs(true, pred, count)
 
 
 def _distinct(table: Table, pairs: Pairs, side: str = "") -> list[tuple[str, NDArray[Any]]]:
@@ -83,16 +97,18 @@ class _Matches:
     count: Ints
 
 
-def count_both(
-    before: Table, after: Table, class_names: Sequence[str] | None
-) -> tuple[Predictions, Predictions, Ints]:
+def count_both(before: Table, after: Table, class_names: Sequence[str] | None) -> tuple[Predictions, Predictions, Ints]:
     """Counts of two tables of the same samples, and per class the ``(2, 2)`` table of (correct before, correct after).
 
     Rows are matched by sample id if there is one, otherwise by their order. Never more than 8 K groups leave the engine, unless
     the two tables spell the labels differently.
     """
+    by_id = "id" in before.columns.samples
+    if not by_id and before.engine != "polars":
+        raise InputError(
+            f"the rows of a {before.engine} table have no fixed order; name the column of sample ids: columns=Columns(id=…)"
+        )
     pairs = count_labels(before), count_labels(after)
-    by_id = before.columns.samples.get("id") is not None
     rows = pairs[0].num_samples
     if not by_id and rows != pairs[1].num_samples:
         raise InputError(
@@ -137,7 +153,8 @@ def _matches(before: Table, after: Table, coders: Sequence[LabelCoder]) -> _Matc
     values = [label_values(groups[key], key) for key in keys]
     count = groups["n"].to_numpy().astype(np.int64)
     if alike:
-        return _Matches(coders[0](values[0]), *(flag.astype(bool) for flag in values[1:]), count)
+        same, before_right, after_right = (flag.astype(bool) for flag in values[1:])
+        return _Matches(coders[0](values[0]), same, before_right, after_right, count)
     true, pred, true_after, pred_after = (coder(column) for coder, column in zip(coders, values, strict=True))
     return _Matches(true, true == true_after, pred == true, pred_after == true_after, count)
 
@@ -171,7 +188,10 @@ def _side(table: Table, number: str, alike: bool) -> Any:
 def _joined(before: Any, after: Any) -> Any:
     """All samples of both tables, also those that only one of them has: then the labels of the other table are null."""
     if before.collect_schema()["id0"] != after.collect_schema()["id1"]:
-        before, after = before.with_columns(nw.col("id0").cast(nw.String)), after.with_columns(nw.col("id1").cast(nw.String))
+        before, after = (
+            before.with_columns(nw.col("id0").cast(nw.String)),
+            after.with_columns(nw.col("id1").cast(nw.String)),
+        )
     return before.join(after, left_on="id0", right_on="id1", how="full")
 
 

@@ -42,6 +42,12 @@ class Table:
         return found.pred is not None and not (found.scores or found.features or found.samples)
 
     @property
+    def comparable(self) -> bool:
+        """Whether labels of two such tables can be compared by the engine: it need not compute them from scores."""
+        found = self.columns
+        return found.pred is not None and not found.scores and found.count is None and found.samples.keys() <= {"id"}
+
+    @property
     def engine(self) -> str:
         """Name of the engine that holds the rows."""
         return str(self.data.implementation.value)
@@ -52,7 +58,9 @@ def is_frame(value: Any) -> bool:
     return isinstance(nw.from_native(value, pass_through=True), (nw.DataFrame, nw.LazyFrame))
 
 
-def open_table(frame: Any, columns: Columns | None, place: str = "the table", names_option: str = "class_names") -> Table:
+def open_table(
+    frame: Any, columns: Columns | None, place: str = "the table", names_option: str = "class_names"
+) -> Table:
     """Find the columns of a table; no row is read. ``place`` is the name of the table in error messages."""
     data = nw.from_native(frame, pass_through=True)
     if not isinstance(data, (nw.DataFrame, nw.LazyFrame)):
@@ -76,7 +84,9 @@ def encode_rows(table: Table, class_names: Sequence[str] | None, train_counts: A
     found = table.columns
     single = {role: name for role, name in (("y_true", found.true), ("y_pred", found.pred)) if name}
     wide = {"scores": found.scores, "features": found.features}
-    wanted = dict.fromkeys((*single.values(), *found.samples.values(), *(name for names in wide.values() for name in names)))
+    wanted = dict.fromkeys(
+        (*single.values(), *found.samples.values(), *(name for names in wide.values() for name in names))
+    )
     rows = collect(table.data.select(*wanted))
     arrays = {role: label_values(rows[name], name) for role, name in single.items()}
     arrays |= {role: _matrix(rows, names) for role, names in wide.items() if names}
@@ -95,7 +105,8 @@ def label_values(column: Any, name: str, counts: NDArray[np.int64] | None = None
     """
     if column.null_count():
         missing = column.null_count() if counts is None else int(counts[column.is_null().to_numpy()].sum())
-        raise InputError(f"column {name!r} has {missing:,} rows without a label; remove these rows or add labels")
+        rows = "1 row" if missing == 1 else f"{missing:,} rows"
+        raise InputError(f"column {name!r} has {rows} without a label; remove these rows or add labels")
     if column.dtype == nw.Decimal:
         column = column.cast(nw.Float64)
     values: NDArray[Any] = column.to_numpy()
