@@ -134,6 +134,21 @@ def test_a_table_that_is_already_counted(engine: Engine) -> None:
             audit(frame)
 
 
+def test_slices_are_counted_by_the_engine(engine: Engine) -> None:
+    true, pred = labels(5)
+    rng = np.random.default_rng(0)
+    site, year = rng.choice(["Bonn", "Rome"], 300), rng.choice([2024, 2025], 300)
+    expected = Predictions.from_arrays(true, pred, by={"site": site, "year": year}).slice_counts()
+    frame = pl.DataFrame({"y": true, "pred": pred, "site": site, "year": year})
+    found = Predictions.from_frame(engine(frame), Columns(by=("site", "year"))).slice_counts()
+    for name, counts in expected.items():
+        assert found[name].names == counts.names
+        np.testing.assert_array_equal(found[name].support, counts.support)
+        np.testing.assert_array_equal(found[name].correct, counts.correct)
+    holes = pl.DataFrame({"y": [0, 1, 1], "pred": [0, 1, 0], "site": ["Bonn", None, "Bonn"]})
+    assert audit(engine(holes), by="site").slices["site"].per_slice["support"].sum() == 3  # type: ignore[index]
+
+
 def test_missing_labels_and_empty_tables(engine: Engine) -> None:
     holes = pl.DataFrame({"y_true": ["a", None, "b", None], "y_pred": ["a", "b", "b", "b"]})
     with pytest.raises(InputError, match="column 'y_true' has 2 rows without a label"):

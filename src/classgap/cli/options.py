@@ -81,6 +81,16 @@ Text = Annotated[
         rich_help_panel=_WHAT,
     ),
 ]
+By = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--by",
+        metavar="COL",
+        help="Column or array that defines slices, e.g. site or camera: the report says which slices, and which classes within "
+        "slices, are less accurate. Repeatable.",
+        rich_help_panel=_WHAT,
+    ),
+]
 Confidence = Annotated[float, typer.Option(help="Confidence level of the intervals.", rich_help_panel=_RUN)]
 Seed = Annotated[int, typer.Option(help="Random seed.", rich_help_panel=_RUN)]
 FailIf = Annotated[

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import narwhals.stable.v2 as nw
@@ -14,25 +14,34 @@ from classgap.arrays import Ints
 from classgap.checks import InputError
 from classgap.predictions.confusion import Confusion
 from classgap.predictions.labels import LabelCoder, resolve_classes
-from classgap.predictions.predictions import Predictions, different_ids, repeated_id
+from classgap.predictions.predictions import DESCRIBING, Predictions, different_ids, repeated_id
 from classgap.predictions.side_files import counts_in_order
-from classgap.predictions.tables import Table, collect, encode_rows, label_values
+from classgap.predictions.slice_counts import SliceCounts
+from classgap.predictions.tables import Table, collect, encode_rows, label_values, sample_values
 
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Distinct pairs of labels as they are stored in the table, and how many samples have them."""
+    """Distinct pairs of labels (and slices ``by`` name) as they are stored in the table, and how many samples have them."""
 
     true: NDArray[Any]
     pred: NDArray[Any]
+    by: dict[str, NDArray[Any]]
     count: Ints
 
     @property
     def num_samples(self) -> int:
         return int(self.count.sum())
 
-    def confusion(self, coders: Sequence[LabelCoder], num_classes: int) -> Confusion:
-        return Confusion.from_codes(coders[0](self.true), coders[1](self.pred), num_classes, self.count)
+    def encode(self, coders: Sequence[LabelCoder], classes: tuple[str, ...], notes: tuple[str, ...]) -> Predictions:
+        """Predictions that hold these counts."""
+        true, pred, repeats = coders[0](self.true), coders[1](self.pred), self.count
+        slices = {
+            name: SliceCounts.from_samples(name, values, true, pred, len(classes), repeats)
+            for name, values in self.by.items()
+        }
+        confusion = Confusion.from_codes(true, pred, len(classes), repeats)
+        return Predictions(classes, counted=confusion, counted_by=slices, notes=notes)
 
 
 def from_table(table: Table, class_names: Sequence[str] | None, train_counts: Any, *, rows: bool) -> Predictions:
@@ -47,13 +56,16 @@ def count_table(table: Table, class_names: Sequence[str] | None, train_counts: A
     pairs = count_labels(table)
     classes, coders, notes = resolve_classes(_distinct(table, pairs), names=class_names, option=table.names_option)
     counts = None if train_counts is None else counts_in_order(train_counts, classes)
-    return Predictions(classes, counted=pairs.confusion(coders, len(classes)), train_counts=counts, notes=notes)
+    return replace(pairs.encode(coders, classes, notes), train_counts=counts)
 
 
 def count_labels(table: Table) -> Pairs:
-    """The pairs of (true, predicted) labels: one pass over the table, in its engine."""
+    """The pairs of (true, predicted) labels in every slice: one pass over the table, in its engine."""
     found = table.columns
+    slices = {name: f"by {name}" for name in found.samples if name not in DESCRIBING}
     columns = {"true": nw.col(found.true), "pred": nw.col(str(found.pred))}
+    columns |= {alias: nw.col(found.samples[name]) for name, alias in slices.items()}
+    keys = list(columns)
     numbers = {"n": nw.len()}
     if found.count is not None:
         columns["count"] = nw.col(found.count)
@@ -63,7 +75,7 @@ def count_labels(table: Table) -> Pairs:
             "filled": nw.col("count").count(),
             "rows": nw.len(),
         }
-    groups = collect(table.data.lazy().select(**columns).group_by("true", "pred").agg(**numbers))
+    groups = collect(table.data.lazy().select(**columns).group_by(*keys).agg(**numbers))
     if found.count is not None:
         whole = table.data.collect_schema()[found.count].is_integer()
         if not whole or (len(groups) and ((groups["filled"] < groups["rows"]).any() or groups["least"].min() < 0)):
@@ -74,7 +86,7 @@ def count_labels(table: Table) -> Pairs:
     if count.sum() == 0:
         raise InputError("the predictions must have at least one row, got none")
     true, pred = label_values(groups["true"], found.true, count), label_values(groups["pred"], str(found.pred), count)
-    return Pairs(true, pred, count)
+    return Pairs(true, pred, {name: sample_values(groups[alias], name) for name, alias in slices.items()}, count)
 
 
 def _distinct(table: Table, pairs: Pairs, side: str = "") -> list[tuple[str, NDArray[Any]]]:
@@ -128,8 +140,7 @@ def count_both(before: Table, after: Table, class_names: Sequence[str] | None) -
     cells = np.zeros((len(classes), 2, 2), dtype=np.int64)
     np.add.at(cells, (found.true, found.right_before.astype(int), found.right_after.astype(int)), found.count)
     first, second = (
-        Predictions(classes, counted=side.confusion(codes, len(classes)), notes=notes)
-        for side, codes in zip(pairs, (coders[:2], coders[2:]), strict=True)
+        side.encode(codes, classes, notes) for side, codes in zip(pairs, (coders[:2], coders[2:]), strict=True)
     )
     return first, second, cells
 

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from classgap.arrays import Ints
 from classgap.checks import InputError
 from classgap.predictions.confusion import Confusion
+from classgap.predictions.slice_counts import SliceCounts
 
 if TYPE_CHECKING:
     from classgap.predictions.columns import Columns
@@ -53,6 +54,7 @@ class Predictions:
         margin_norms: ``(K,)`` norms of the last layer's rows before MARC was folded into it.
         train_counts: ``(K,)`` numbers of training samples per class.
         columns: ``(n,)`` arrays by name, as described above.
+        counted: The confusion counts, if only counts are known; ``counted_by`` then has the counts of each column of slices.
         notes: How ambiguous input was read.
     """
 
@@ -68,6 +70,7 @@ class Predictions:
     train_counts: Ints | None = None
     columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     counted: Confusion | None = None
+    counted_by: Mapping[str, SliceCounts] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @cached_property
@@ -109,6 +112,15 @@ class Predictions:
     def by(self) -> dict[str, NDArray[Any]]:
         """The columns that define slices, by name."""
         return {name: values for name, values in self.columns.items() if name not in DESCRIBING}
+
+    def slice_counts(self) -> dict[str, SliceCounts]:
+        """Counts per class and slice, for every column that defines slices."""
+        if not self.has_rows:
+            return dict(self.counted_by)
+        return {
+            name: SliceCounts.from_samples(name, values, self.y_true, self.y_pred, self.num_classes)
+            for name, values in self.by.items()
+        }
 
     def labels_only(self) -> Predictions:
         """These predictions without scores, features and head."""
@@ -320,9 +332,14 @@ def _named(given: Mapping[str, Any], what: str) -> dict[str, Any]:
 
     roles = {f"{role}s": role for role in DESCRIBING}
     names: dict[str, Any] = {roles[k]: value for k, value in given.items() if k in roles and isinstance(value, str)}
+    if "by" in given and not isinstance(given["by"], Mapping):
+        by = [given["by"]] if isinstance(given["by"], str) else list(given["by"])
+        if not all(isinstance(name, str) for name in by):
+            raise InputError(f"by must be the names of columns of {what}, got {by!r}")
+        roles["by"], names["by"] = "by", tuple(by)
     kept = {key: value for key, value in given.items() if key in ("class_names", "train_counts")}
     refused = [key for key in given if key not in (*kept, "columns") and roles.get(key) not in names]
     if refused:
-        way = "; give the name of its column" if set(refused) <= set(roles) else ""
+        way = "; give the name of its column" if set(refused) <= {*roles, "by"} else ""
         raise InputError(f"{', '.join(refused)} cannot be combined with {what}, which holds them itself{way}")
     return {**kept, "columns": replace(given.get("columns") or Columns(), **names)}

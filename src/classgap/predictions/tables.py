@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from classgap.checks import InputError
 from classgap.predictions.arrays import Source, encode, plain_column
 from classgap.predictions.columns import Columns, Found, find_columns
-from classgap.predictions.predictions import Predictions
+from classgap.predictions.predictions import DESCRIBING, Predictions
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,9 +37,9 @@ class Table:
 
     @property
     def labels_only(self) -> bool:
-        """Whether rows can be counted: labels are all that the table holds of a sample."""
+        """Whether rows can be counted: labels and slices are all that the table holds of a sample."""
         found = self.columns
-        return found.pred is not None and not (found.scores or found.features or found.samples)
+        return found.pred is not None and not (found.scores or found.features or found.samples.keys() & set(DESCRIBING))
 
     @property
     def comparable(self) -> bool:
@@ -90,7 +90,7 @@ def encode_rows(table: Table, class_names: Sequence[str] | None, train_counts: A
     rows = collect(table.data.select(*wanted))
     arrays = {role: label_values(rows[name], name) for role, name in single.items()}
     arrays |= {role: _matrix(rows, names) for role, names in wide.items() if names}
-    samples = {name: _sample_column(rows[column], name) for name, column in found.samples.items()}
+    samples = {name: sample_values(rows[column], name) for name, column in found.samples.items()}
     titles = {role: f"column {name!r}" for role, name in single.items()}
     names = class_names if class_names is not None else found.spelled
     source = Source(titles, table.names_option)
@@ -113,7 +113,7 @@ def label_values(column: Any, name: str, counts: NDArray[np.int64] | None = None
     return values if values.dtype.kind in "iufb" else values.astype(str)
 
 
-def _sample_column(values: Any, name: str) -> NDArray[Any]:
+def sample_values(values: Any, name: str) -> NDArray[Any]:
     """A per-sample column; only sample ids must have a value in every row."""
     missing = values.null_count()
     if name == "id" and missing:

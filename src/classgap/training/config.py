@@ -33,6 +33,8 @@ class DataConfig:
     root: str | None = None
     test_fraction: float = 0.2
     skip_corrupt: bool = False
+    crop_scale: float = 0.08
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
 
 
 @dataclass(frozen=True)
@@ -164,6 +166,7 @@ class TrainConfig:
         number("data.val_fraction", self.data.val_fraction, low=0, high=0.9)
         number("data.imbalance", self.data.imbalance, low=1)
         fraction("data.test_fraction", self.data.test_fraction)
+        number("data.crop_scale", self.data.crop_scale, low=0, high=1, open_low=True)
         for name in ("size", "resize"):
             if (pixels := getattr(self.data, name)) is not None:
                 whole(f"data.{name}", pixels, low=1)
@@ -234,7 +237,8 @@ def read_run(folder: Path) -> TrainConfig | None:
         raise InputError(f"{path} cannot be read ({error}); restore it or choose another folder") from error
 
 
-_OF_FILES = ("size", "resize", "root", "test_fraction", "skip_corrupt")  # written where they differ from the defaults
+# Settings of the data that are written where they differ from the defaults.
+_OF_FILES = ("size", "resize", "root", "test_fraction", "skip_corrupt", "crop_scale", "interpolation")
 _PARTS = ("sampler", "mix", "wrapper", "stage", "teacher")
 
 

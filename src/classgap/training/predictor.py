@@ -42,7 +42,8 @@ class Predictor:
     ) -> None:
         self.config, self.device, self._correction = config, torch.device(device), correction
         self.class_names, self.train_counts = data.class_names, data.class_counts.numpy()
-        files = FileOptions(config.data.size, config.data.resize, None, config.data.test_fraction)
+        own = config.data
+        files = FileOptions(own.size, own.resize, None, own.test_fraction, interpolation=own.interpolation)
         self.expected = Expected(data.class_names, data.in_shape, files)
         self.model: nn.Module = network.model.to(self.device).eval()
         self._network = network

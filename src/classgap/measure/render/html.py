@@ -24,6 +24,7 @@ import classgap
 from classgap.measure.render import page_tables as tables
 from classgap.measure.render import plot
 from classgap.measure.render.plain import percent, points
+from classgap.measure.render.sections import sections
 from classgap.measure.statistics.groups import RANKINGS, THIRDS
 from classgap.measure.statistics.metrics import METRICS
 
@@ -84,6 +85,7 @@ def render_audit(
     has_pairs = bool(pairs["data"]["true"])
     has_diagnoses = any(d.causes for d in report.diagnoses)
     margins = tables.margin_table(report)
+    more = sections(report)
     payload = {
         "tables": {
             "classes": tables.class_table(report),
@@ -91,7 +93,8 @@ def render_audit(
             "metrics": tables.metric_table(report),
         }
         | ({"pairs": pairs} if has_pairs else {})
-        | ({} if margins is None else {"margins": margins}),
+        | ({} if margins is None else {"margins": margins})
+        | {part.key: tables.section_table(part) for section in more for part in section.listings},
         "diagnoses": [{"name": d.name, "causes": [_cause(c) for c in d.causes]} for d in report.diagnoses],
     }
     return _page(
@@ -103,9 +106,9 @@ def render_audit(
         tiles=[_tile(report.metrics, name) for name in _TILES if name in report.metrics],
         rankings=[(name, RANKINGS[name]) for name in report.groups],
         has_pairs=has_pairs, pairs_note=pairs_note, has_diagnoses=has_diagnoses, has_margins=margins is not None,
-        more_figures=_figures(report, charts),
-        links=_links(why=has_diagnoses, confusions=has_pairs, figures=any(name in charts for name in _FIGURES),
-                     accuracy=True),
+        more_figures=_figures(report, charts), sections=more,
+        links=_links(slices=report.slices is not None, why=has_diagnoses, confusions=has_pairs,
+                     figures=any(name in charts for name in _FIGURES), accuracy=True),
         notes=report.notes, confidence=report.confidence, seed=report.seed,
     )  # fmt: skip
 
@@ -252,7 +255,7 @@ def _pooled_confusion(comparison: Comparison) -> Confusion:
 
 
 def _links(**present: bool) -> list[tuple[str, str]]:
-    order = ("accuracy", "changes", "why", "classes", "confusions", "figures", "numbers")
+    order = ("accuracy", "changes", "why", "slices", "classes", "confusions", "figures", "numbers")
     return [(name, name.capitalize()) for name in order if present.get(name, name in ("classes", "numbers"))]
 
 
