@@ -60,10 +60,10 @@ def audit(
     """
     from classgap import Columns, Predictions
     from classgap import audit as audit_predictions
-    from classgap.cli.output import check_conditions, finish, working
+    from classgap.cli.output import check_output, finish, working
     from classgap.predictions import read_names, read_train_counts
 
-    check_conditions(fail_if)
+    check_output(out, fail_if)
     slices = tuple(dict.fromkeys(by or ()))
     columns = Columns(true=true, pred=pred, scores=scores, features=features, id=id, path=path, text=text, by=slices)
     class_names = None if names is None else read_names(names)

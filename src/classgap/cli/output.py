@@ -128,10 +128,13 @@ def finish(
     apply_conditions(result, fail_if)
 
 
-def check_conditions(fail_if: Sequence[str] | None) -> None:
-    """Reject a condition that cannot be parsed before any work is done."""
+def check_output(out: Path | None, fail_if: Sequence[str] | None = None) -> None:
+    """Reject a folder that cannot be written and a condition that cannot be parsed before any work is done."""
     from classgap.measure.gate import parse
+    from classgap.writing import check_folder
 
+    if out is not None:
+        check_folder(out)
     for text in fail_if or ():
         parse(text)
 

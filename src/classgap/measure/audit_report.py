@@ -235,7 +235,7 @@ class AuditReport:
         ]
         parts = [
             f"## Class audit: {self.num_classes} classes, {self.num_samples:,} samples",
-            f"**{self.verdict}**",
+            f"**{escape(self.verdict)}**",
             markdown_table(("", "accuracy", f"{level} interval"), headline),
             *self._markdown_rankings(),
             *self._markdown_margins(),
@@ -253,12 +253,13 @@ class AuditReport:
             parts += [
                 "### Causes",
                 "\n".join(
-                    f"- **{escape(diagnosis.name)}**: {diagnosis.sentence}" for diagnosis in self.diagnoses[:classes]
+                    f"- **{escape(diagnosis.name)}**: {escape(diagnosis.sentence)}"
+                    for diagnosis in self.diagnoses[:classes]
                 ),
             ]
         parts += self._markdown_sections()
         if self.notes:
-            parts += ["### Notes", "\n".join(f"- {note}" for note in self.notes)]
+            parts += ["### Notes", "\n".join(f"- {escape(note)}" for note in self.notes)]
         return "\n\n".join(parts) + "\n"
 
     def _markdown_rankings(self) -> list[str]:

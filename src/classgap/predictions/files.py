@@ -7,6 +7,7 @@ their confusion matrix. Scores and features are read into memory.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from classgap.arrays import Ints
-from classgap.checks import InputError
+from classgap.checks import InputError, printable
 from classgap.predictions.archives import Arrays, read_npz, read_safetensors
 from classgap.predictions.arrays import Source, encode, plain_column
 from classgap.predictions.columns import Columns, pick, pick_samples, require_labels
@@ -105,6 +106,9 @@ def _expand(paths: Paths) -> tuple[list[Location], str]:
     for path in given:
         files += [str(path)] if is_address(path) else _files_in(Path(path))
     kinds = {_format(file) for file in files}
+    for file in files if kinds <= {"csv", "parquet"} else ():
+        if "\ufffd" in os.fsencode(file).decode(errors="replace"):
+            raise InputError(f"the name of the file {printable(str(file))} is not UTF-8; rename the file")
     if len(kinds) != 1:
         raise InputError(
             f"the files of one data set must have the same format, got {' and '.join(sorted(kinds)) or 'no file'}"

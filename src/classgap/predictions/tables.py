@@ -118,7 +118,11 @@ def sample_values(values: Any, name: str) -> NDArray[Any]:
     missing = values.null_count()
     if name == "id" and missing:
         raise InputError(f"column {values.name!r} has {missing:,} rows without a value; fill or remove them")
-    return plain_column(np.array(values.to_list(), dtype=object) if missing else values.to_numpy())
+    if missing:  # engines write a missing value as None, nan or NA
+        empty = values.is_null().to_list()
+        texts = [None if gone else value for value, gone in zip(values.to_list(), empty, strict=True)]
+        return plain_column(np.array(texts, dtype=object))
+    return plain_column(values.to_numpy())
 
 
 def _matrix(rows: Any, names: Sequence[str]) -> NDArray[Any]:

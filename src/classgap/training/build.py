@@ -109,6 +109,9 @@ def build_criterion(config: TrainConfig, data: TrainingData, counts: CountsChoic
     offered |= {"num_classes": data.num_classes, "class_counts": counts.counts, "epochs": config.epochs}
     params = {name: value for name, value in config.method.params.items() if name != "class_counts"}
     criterion: ClassLoss = spec.build(**_arguments(spec, offered, params))
+    if criterion.reduction != "mean":
+        raise InputError(f"method.reduction must be mean for training, got {criterion.reduction}; leave it out")
+    criterion.ignore_index = None  # a data set has a class for every sample; labels need not be read on an accelerator
     return criterion
 
 

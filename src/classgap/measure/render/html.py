@@ -10,7 +10,6 @@ import functools
 import json
 import math
 import os
-import tempfile
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -27,6 +26,7 @@ from classgap.measure.render.plain import percent, points
 from classgap.measure.render.sections import sections
 from classgap.measure.statistics.groups import RANKINGS, THIRDS
 from classgap.measure.statistics.metrics import METRICS
+from classgap.writing import write
 
 if TYPE_CHECKING:
     import altair as alt
@@ -275,7 +275,7 @@ def _page(template: str, payload: dict[str, Any], charts: Charts, path: Path | s
         vega=_vega(), version=classgap.__version__, figures=frozenset(specs), **context,
     )  # fmt: skip
     if path is not None:
-        Path(path).write_text(text, encoding="utf-8")
+        write(path, text)
     return text
 
 
@@ -309,10 +309,7 @@ def _vega() -> Markup:
     except OSError:
         script = _inline_script(vl_convert.javascript_bundle())  # type: ignore[call-arg]  # its type stub omits the default
     with contextlib.suppress(OSError):  # without a writable cache folder, the script is built again next time
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=folder, delete=False, encoding="utf-8") as partial:
-            partial.write(script)
-        os.replace(partial.name, kept)
+        write(kept, script)
     return script
 
 
