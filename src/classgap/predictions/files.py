@@ -22,13 +22,14 @@ from classgap.predictions.archives import Arrays, read_npz, read_safetensors
 from classgap.predictions.arrays import Source, encode, plain_column
 from classgap.predictions.columns import Columns, pick, pick_samples, require_labels
 from classgap.predictions.predictions import PER_ROW, Predictions
-from classgap.predictions.scans import Location, is_address
 from classgap.predictions.side_files import counts_in_order
 
 if TYPE_CHECKING:
     from classgap.predictions.tables import Table
 
 Paths = Path | str | Sequence[Path | str]
+Location = Path | str
+"""A file on this machine, or the address (``s3://…``) of a file, a folder or a pattern with ``*`` in an object store."""
 _FORMATS = {
     ".csv": "csv",
     ".tsv": "csv",
@@ -37,6 +38,11 @@ _FORMATS = {
     ".npz": "npz",
     ".safetensors": "safetensors",
 }
+
+
+def is_address(path: Location) -> bool:
+    """Whether this is an address such as ``s3://bucket/file.parquet``, not a path on this machine."""
+    return isinstance(path, str) and "://" in path
 
 
 def read_predictions(

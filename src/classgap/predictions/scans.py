@@ -9,14 +9,7 @@ import polars as pl
 
 from classgap.checks import InputError
 from classgap.predictions.columns import Columns, pick
-
-Location = Path | str
-"""A file on this machine, or the address (``s3://…``) of a file, a folder or a pattern with ``*`` in an object store."""
-
-
-def is_address(path: Location) -> bool:
-    """Whether this is an address such as ``s3://bucket/file.parquet``, not a path on this machine."""
-    return isinstance(path, str) and "://" in path
+from classgap.predictions.files import Location, is_address
 
 
 def scan(
