@@ -7,8 +7,7 @@ their confusion matrix. Scores and features are read into memory.
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,32 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from classgap.arrays import Ints
-from classgap.checks import InputError, printable
+from classgap.checks import InputError
 from classgap.predictions.archives import Arrays, read_npz, read_safetensors
 from classgap.predictions.arrays import Source, encode, plain_column
 from classgap.predictions.columns import Columns, pick, pick_samples, require_labels
+from classgap.predictions.locations import Files, Location, Paths, find_files, is_address
 from classgap.predictions.predictions import PER_ROW, Predictions
 from classgap.predictions.side_files import counts_in_order
 
 if TYPE_CHECKING:
     from classgap.predictions.tables import Table
-
-Paths = Path | str | Sequence[Path | str]
-Location = Path | str
-"""A file on this machine, or the address (``s3://…``) of a file, a folder or a pattern with ``*`` in an object store."""
-_FORMATS = {
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".npz": "npz",
-    ".safetensors": "safetensors",
-}
-
-
-def is_address(path: Location) -> bool:
-    """Whether this is an address such as ``s3://bucket/file.parquet``, not a path on this machine."""
-    return isinstance(path, str) and "://" in path
 
 
 def read_predictions(
@@ -52,17 +35,15 @@ def read_predictions(
     train_counts: Any,
     *,
     rows: bool,
-    storage_options: Mapping[str, str] | None,
 ) -> Predictions:
     """Read one data set from one or more files; see :meth:`Predictions.read`."""
-    files, kind = _expand(paths)
-    columns = columns or Columns()
-    if kind in ("csv", "parquet"):
+    source, columns = find_files(paths), columns or Columns()
+    if source.is_table:
         from classgap.predictions.counting import from_table
 
-        with _readable(files[0]):
-            return from_table(_open(files, kind, columns, storage_options), class_names, train_counts, rows=rows)
-    found = _read_archives([Path(file) for file in files], kind, columns, class_names)
+        with _readable(source.files[0]):
+            return from_table(_open(source, columns), class_names, train_counts, rows=rows)
+    found = _read_archives([Path(file) for file in source.files], source.kind, columns, class_names)
     if train_counts is not None:
         found = replace(found, train_counts=counts_in_order(train_counts, found.classes))
     return found
@@ -83,11 +64,11 @@ def count_two(
         if is_frame(side):
             tables.append(open_table(side, columns))
             continue
-        files, kind = _expand(side)
-        if kind not in ("csv", "parquet"):
+        source = find_files(side)
+        if not source.is_table:
             return None
-        with _readable(files[0]):
-            tables.append(_open(files, kind, columns, None))
+        with _readable(source.files[0]):
+            tables.append(_open(source, columns))
     one, other = tables
     if one.in_memory or other.in_memory or one.engine != other.engine or not (one.comparable and other.comparable):
         return None
@@ -95,59 +76,12 @@ def count_two(
         return count_both(one, other, class_names)
 
 
-def _open(files: Sequence[Location], kind: str, columns: Columns, storage_options: Mapping[str, str] | None) -> Table:
+def _open(source: Files, columns: Columns) -> Table:
     """The table in these files; only its header is read."""
     from classgap.predictions.scans import scan
     from classgap.predictions.tables import open_table
 
-    return open_table(scan(files, kind, columns, storage_options), columns, str(files[0]), "--names")
-
-
-def _expand(paths: Paths) -> tuple[list[Location], str]:
-    """The files in ``paths``, with folders on this machine replaced by their files, and the common format."""
-    given = [paths] if isinstance(paths, (str, Path)) else list(paths)
-    if not given or any(str(path) in ("", ".") for path in given):
-        raise InputError(f"expected the path of a prediction file, got {[str(path) for path in given]}")
-    files: list[Location] = []
-    for path in given:
-        files += [str(path)] if is_address(path) else _files_in(Path(path))
-    kinds = {_format(file) for file in files}
-    for file in files if kinds <= {"csv", "parquet"} else ():
-        if "\ufffd" in os.fsencode(file).decode(errors="replace"):
-            raise InputError(f"the name of the file {printable(str(file))} is not UTF-8; rename the file")
-    if len(kinds) != 1:
-        raise InputError(
-            f"the files of one data set must have the same format, got {' and '.join(sorted(kinds)) or 'no file'}"
-        )
-    return files, kinds.pop()
-
-
-def _files_in(path: Path) -> list[Path]:
-    """The file itself, or the prediction files in this folder."""
-    if not path.exists():
-        raise InputError(f"there is no file {path}")
-    files = [path]
-    if path.is_dir():
-        files = [p for p in sorted(path.rglob("*")) if p.suffix.lower() in _FORMATS and p.name[0] not in "._"]
-        if not files:
-            raise InputError(f"folder {path} contains no prediction file ({', '.join(_FORMATS)})")
-    for file in files:
-        if file.suffix.lower() in _FORMATS and file.stat().st_size == 0:
-            raise InputError(f"{file} is an empty file; write the predictions again")
-    return files
-
-
-def _format(file: Location) -> str:
-    """The format of a file by its extension; an address without one is a folder of Parquet files."""
-    ending = Path(file).suffix.lower()
-    if is_address(file):
-        if ending not in _FORMATS:
-            return "parquet"
-        if _FORMATS[ending] not in ("csv", "parquet"):
-            raise InputError(f"{file} must be a CSV or Parquet file; copy archives ({ending}) to this machine first")
-    if ending not in _FORMATS:
-        raise InputError(f"{file} has an unknown file extension; classgap reads {', '.join(_FORMATS)}")
-    return _FORMATS[ending]
+    return open_table(scan(source, columns), columns, str(source.files[0]), "--names")
 
 
 @contextlib.contextmanager

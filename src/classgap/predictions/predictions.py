@@ -18,7 +18,7 @@ from classgap.predictions.slice_counts import SliceCounts
 
 if TYPE_CHECKING:
     from classgap.predictions.columns import Columns
-    from classgap.predictions.files import Paths
+    from classgap.predictions.locations import Paths
 
 ScoreKind = Literal["logits", "probabilities"]
 Progress = Callable[[int, int], None]
@@ -241,23 +241,21 @@ class Predictions:
         class_names: Sequence[str] | None = None,
         train_counts: Counts | None = None,
         rows: bool = False,
-        storage_options: Mapping[str, str] | None = None,
     ) -> Predictions:
         """Predictions from a CSV, Parquet, NPZ or safetensors file, from several files, or from a folder of files.
 
         Args:
-            paths: Files or folders, also addresses of CSV or Parquet files (``s3://…``, ``gs://…``, ``az://…``, ``hf://…``);
-                several are parts of the same data set, in this order.
+            paths: Files or folders; several are parts of the same data set, in this order. CSV and Parquet files may be addresses
+                (``s3://…``, ``gs://…``, ``az://…``, ``hf://…``), which polars reads with the credentials of the environment.
             columns: Names of columns or arrays; those not given are found by their usual names.
             class_names: Names in class order. By default those in the file, else the suffixes of the score columns, else the
                 labels.
             train_counts: Numbers of training samples per class, in class order or by name.
             rows: Keep the rows of a table that has only labels, instead of counting them while the table is read.
-            storage_options: Settings of the object store, as polars takes them. By default the credentials of the environment.
         """
         from classgap.predictions.files import read_predictions
 
-        return read_predictions(paths, columns, class_names, train_counts, rows=rows, storage_options=storage_options)
+        return read_predictions(paths, columns, class_names, train_counts, rows=rows)
 
 
 def align(runs: Sequence[Predictions]) -> list[Predictions]:

@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from classgap.checks import InputError
 from classgap.predictions.columns import Columns, pick
-from classgap.predictions.files import Location, is_address
+from classgap.predictions.locations import Files, Location, is_pattern
 
 
-def scan(
-    files: Sequence[Location], kind: str, columns: Columns, storage_options: Mapping[str, str] | None = None
-) -> pl.LazyFrame:
-    """One lazy table over all ``files``, of which ``kind`` (``"csv"`` or ``"parquet"``) is the format."""
-    for file in files:
+def scan(source: Files, columns: Columns) -> pl.LazyFrame:
+    """One lazy table over all files."""
+    for file in source.files:
         if isinstance(file, Path):
-            _check_content(file, kind)
-    remote: dict[str, object] = {} if storage_options is None else {"storage_options": dict(storage_options)}
-    remote["glob"] = any(is_address(file) and "*" in str(file) for file in files)
-    if kind == "parquet":
-        partitioned = any("=" in part for file in files for part in str(file).split("/")[:-1])
-        return pl.scan_parquet(list(files), hive_partitioning=partitioned or None, **remote)  # type: ignore[arg-type]
-    separator = _separator(files[0], remote)
-    first = pl.scan_csv(files[0], separator=separator, infer_schema=False, **remote)  # type: ignore[arg-type]
-    header = first.collect_schema().names()
+            _check_content(file, source.kind)
+    files: Any = list(source.files)
+    patterns = any(is_pattern(file) for file in source.files)
+    if source.kind == "parquet":
+        return pl.scan_parquet(files, glob=patterns, hive_partitioning=source.partitioned or None)
+    separator = _separator(files[0], patterns)
+    header = pl.scan_csv(files[0], separator=separator, infer_schema=False, glob=patterns).collect_schema().names()
     _refuse_duplicates(header, files[0])
     labels = [pick("true", columns.true, header), pick("pred", columns.pred, header)]
     labels += [columns.id, columns.path, columns.text, *columns.by]
     # Labels stay text until all distinct labels are known: a column may begin with numbers and contain names later.
     as_text = {name: pl.String() for name in labels if name in header}
-    return pl.scan_csv(
-        list(files), separator=separator, schema_overrides=as_text, infer_schema_length=10_000, **remote  # type: ignore[arg-type]
-    )  # fmt: skip
+    return pl.scan_csv(files, separator=separator, schema_overrides=as_text, infer_schema_length=10_000, glob=patterns)
 
 
 def _check_content(file: Path, kind: str) -> None:
@@ -44,13 +39,13 @@ def _check_content(file: Path, kind: str) -> None:
         raise InputError(f"{file} ends in {file.suffix} but is not a {kind.upper()} file; check its content")
 
 
-def _separator(file: Location, remote: Mapping[str, object]) -> str:
+def _separator(file: Location, pattern: bool) -> str:
     """The separator (comma, semicolon or tab) that is most frequent in the first line."""
     if isinstance(file, Path):
         with file.open(encoding="utf-8", errors="replace") as text:
             first_line = text.readline()
     else:  # a separator that does not occur makes the whole line one column name
-        whole = pl.scan_csv(file, separator="\x01", quote_char=None, infer_schema=False, **remote)  # type: ignore[arg-type]
+        whole = pl.scan_csv(file, separator="\x01", quote_char=None, infer_schema=False, glob=pattern)
         first_line = whole.collect_schema().names()[0]
     return max(",;\t", key=first_line.count)
 
