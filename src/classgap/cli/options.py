@@ -109,6 +109,24 @@ By = Annotated[
         rich_help_panel=_WHAT,
     ),
 ]
+Count = Annotated[
+    str | None,
+    typer.Option(
+        "--count",
+        metavar="COL",
+        help="Column with the number of samples that a row stands for, if the table is already counted (true, pred, n).",
+        rich_help_panel=_WHAT,
+    ),
+]
+Sql = Annotated[
+    str | None,
+    typer.Option(
+        "--sql",
+        metavar="QUERY",
+        help="Query on FILE, a DuckDB file, that selects the columns. It is opened for reading only.",
+        rich_help_panel=_WHAT,
+    ),
+]
 Confidence = Annotated[float, typer.Option(help="Confidence level of the intervals.", rich_help_panel=_RUN)]
 Seed = Annotated[int, typer.Option(help="Random seed.", rich_help_panel=_RUN)]
 FailIf = Annotated[
