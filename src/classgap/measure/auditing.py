@@ -24,7 +24,7 @@ from classgap.measure.statistics.metric_changes import SMALL
 from classgap.measure.statistics.noise import homogeneity
 from classgap.measure.statistics.slices import Slices
 from classgap.measure.statistics.slices import describe as describe_slices
-from classgap.predictions import Confusion, Predictions
+from classgap.predictions import Columns, Confusion, Predictions
 from classgap.predictions.predictions import as_predictions
 
 _CURVES = 6  # curves of precision and recall in the page
@@ -64,6 +64,7 @@ def audit(
     ids: ArrayLike | None = None,
     paths: ArrayLike | None = None,
     texts: ArrayLike | None = None,
+    columns: Columns | None = None,
     by: Mapping[str, ArrayLike] | Sequence[str] | str | None = None,
     threshold: float | None = None,
     positive: str | None = None,
@@ -80,7 +81,8 @@ def audit(
 
     Args:
         y_true: True labels (class indices, names or booleans), or an object that holds them and all other inputs: a
-            :class:`~classgap.Predictions`, the path of a prediction file, or a pandas, polars or Arrow table.
+            :class:`~classgap.Predictions`, the path of a prediction file, or a table of polars, pandas, Arrow, DuckDB, PySpark,
+            Dask or another engine that narwhals knows. Labels in a table that is not in memory are counted by its engine.
         y_pred: Predicted labels; by default the class with the highest score.
         scores: ``(n, K)`` logits or probabilities, columns in class order; of two classes also ``(n,)``, the scores of
             the second.
@@ -92,6 +94,7 @@ def audit(
         train_counts: Numbers of training samples per class, in class order or by name.
         ids, paths, texts: Sample ids, paths of image files, and texts, one per sample (or, with a file or table, the name of the
             column); :meth:`AuditReport.mistakes` and the page show them.
+        columns: Names of the columns of a file or table; those not given are found by their usual names.
         by: Columns that define slices, e.g. ``{"site": values}`` with one value per sample (or, with a file or table, the names
             of its columns); ``report.slices`` says which slices, and which classes within slices, are less accurate.
         threshold, positive: Of two classes with scores: ``positive`` (a class name; by default the second class) is predicted
@@ -125,6 +128,7 @@ def audit(
         ids=ids,
         paths=paths,
         texts=texts,
+        columns=columns,
         by=by,
     )
     if threshold is not None or positive is not None:
