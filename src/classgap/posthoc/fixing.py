@@ -81,7 +81,7 @@ def fix(
         class_names=class_names,
         train_counts=train_counts,
     )
-    held_out = held_out_of(found)
+    held_out = held_out_of(found.without_weights("fix"))
     number("report_share", report_share, low=0.05, high=0.5)
     choose({}, rule, overall)  # an unknown name is an error before any work is done
     set_aside = fold_numbers(held_out.y, round(1 / report_share), seed) == 0
