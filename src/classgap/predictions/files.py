@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,13 +19,16 @@ from numpy.typing import NDArray
 
 from classgap.arrays import Ints
 from classgap.checks import InputError, printable
-from classgap.predictions.archives import Arrays, read_npz, read_safetensors
+from classgap.predictions.archives import Arrays, read_archive
 from classgap.predictions.arrays import Source, encode, plain_column
 from classgap.predictions.columns import Columns, pick, pick_samples, require_labels
+from classgap.predictions.labels import names_of
 from classgap.predictions.predictions import PER_ROW, Predictions, Progress
 from classgap.predictions.side_files import counts_in_order
 
 Paths = Path | str | Sequence[Path | str]
+# How polars reports a cell of a CSV file that is no number.
+_CELL = re.compile(r"could not parse `(?P<text>.*)` as dtype `[fiu]\d+` at column '(?P<column>.*)' \(column")
 _FORMATS = {
     ".csv": "csv",
     ".tsv": "csv",
@@ -50,7 +54,7 @@ def read_predictions(
     if kind in ("csv", "parquet"):
         found = _read_table(files, kind, columns, class_names, rows, progress)
     else:
-        found = _read_archives(files, kind, columns, class_names)
+        found = _read_archives(files, columns, class_names)
     if train_counts is not None:
         found = replace(found, train_counts=counts_in_order(train_counts, found.classes))
     return found
@@ -85,19 +89,23 @@ def _expand(paths: Paths) -> tuple[list[Path], str]:
     """The files in ``paths``, with folders replaced by their files, and the common format."""
     given = [paths] if isinstance(paths, (str, Path)) else list(paths)
     if not given or any(str(path) in ("", ".") for path in given):
-        raise InputError(f"expected the path of a prediction file, got {[str(path) for path in given]}")
+        raise InputError(
+            "expected the path of a prediction file, got an empty path or '.' (is a variable not set?); for the current folder, "
+            "give its name"
+        )
     files: list[Path] = []
     for path in map(Path, given):
         if path.is_dir():
-            parts = [p for p in sorted(path.rglob("*")) if p.suffix.lower() in _FORMATS and p.name[0] not in "._"]
+            parts = [p for p in sorted(path.rglob("*")) if _is_part(p)]
             if not parts:
                 raise InputError(f"folder {path} contains no prediction file ({', '.join(_FORMATS)})")
             files += parts
-        elif not path.exists():
-            raise InputError(f"there is no file {path}")
         else:
             files.append(path)
     for file in files:
+        if not file.exists():
+            link = ", but a link to a file that does not exist" if file.is_symlink() else ""
+            raise InputError(f"there is no file {file}{link}")
         if file.suffix.lower() not in _FORMATS:
             raise InputError(f"{file} has an unknown file extension; classgap reads {', '.join(_FORMATS)}")
         if file.stat().st_size == 0:
@@ -113,6 +121,11 @@ def _expand(paths: Paths) -> tuple[list[Path], str]:
     return files, kinds.pop()
 
 
+def _is_part(path: Path) -> bool:
+    """Whether an entry of a folder is a part of the data set. A broken link is one: its rows must not be left out silently."""
+    return path.suffix.lower() in _FORMATS and path.name[0] not in "._" and not path.is_dir()
+
+
 @contextlib.contextmanager
 def _readable(file: Path) -> Iterator[None]:
     """Turn an error of the table reader into one sentence."""
@@ -122,6 +135,12 @@ def _readable(file: Path) -> Iterator[None]:
         yield
     except pl.exceptions.PolarsError as error:
         reason = str(error).split("\n", 1)[0]
+        if (cell := _CELL.match(reason)) is not None:
+            raise InputError(f"column {cell['column']!r} of {file} must hold numbers, got {cell['text']!r}") from None
+        if reason.startswith("schema"):
+            raise InputError(
+                f"the files of one data set must have the same columns in the same order as {file} ({reason})"
+            ) from None
         raise InputError(f"{file} ends in {file.suffix} but cannot be read in this format ({reason})") from None
 
 
@@ -144,9 +163,8 @@ def _read_table(
     return encode(arrays, Source(titles, "--names"), columns=samples, names=names or table.columns.spelled)
 
 
-def _read_archives(files: list[Path], kind: str, columns: Columns, names: Sequence[str] | None) -> Predictions:
-    read = read_npz if kind == "npz" else read_safetensors
-    parts = [_roles(read(file), file, columns) for file in files]
+def _read_archives(files: list[Path], columns: Columns, names: Sequence[str] | None) -> Predictions:
+    parts = [_roles(read_archive(file), file, columns) for file in files]
     for file, (part, _, _) in zip(files, parts, strict=True):
         _check_part(part, parts[0][0], file, files[0])
     arrays, samples, titles = parts[0]
@@ -155,7 +173,7 @@ def _read_archives(files: list[Path], kind: str, columns: Columns, names: Sequen
         arrays = {**arrays, **joined}
         samples = {name: np.concatenate([part[name] for _, part, _ in parts]) for name in samples}
     if names is None and "class_names" in arrays:
-        names = [name.decode() if isinstance(name, bytes) else str(name) for name in arrays["class_names"].ravel()]
+        names = names_of(arrays["class_names"], f"{titles['class_names']} in {files[0]}")
     return encode(arrays, Source(titles, "--names"), columns=samples, names=names)
 
 
@@ -171,7 +189,7 @@ def _check_part(part: Arrays, first: Arrays, file: Path, first_file: Path) -> No
                 f"{role} has rows of shape {array.shape[1:]} in {file} and {first[role].shape[1:]} in {first_file}; "
                 "the shapes must be equal"
             )
-        if role not in PER_ROW and not np.array_equal(array, first[role]):
+        if role not in PER_ROW and not (array is first[role] or np.array_equal(array, first[role])):
             raise InputError(
                 f"{role} differs between {file} and {first_file}; it must be equal in all files of one data set"
             )
@@ -197,16 +215,23 @@ def _roles(arrays: Arrays, file: Path, columns: Columns) -> tuple[Arrays, Arrays
             _check_labels(found[role], titles[role], file)
     samples = {}
     for name, array in pick_samples(columns, available).items():
-        _check_labels(arrays[array], f"array {array!r}", file)
-        if len(arrays[array]) != len(found["y_true"]):
+        values = arrays[array]
+        _check_labels(values, f"array {array!r}", file)
+        if len(values) != len(found["y_true"]):
             raise InputError(
-                f"array {array!r} in {file} must have one entry per sample, {len(found['y_true'])}, got {len(arrays[array])}"
+                f"array {array!r} in {file} must have one entry per sample, {len(found['y_true'])}, got {len(values)}"
             )
-        samples[name] = plain_column(arrays[array])
+        samples[name] = plain_column(values)
     for role in ("scores", "features", "weight"):
         if role in found and (found[role].ndim != 2 or found[role].dtype.kind not in "fiu"):
             raise InputError(
                 f"{titles[role]} in {file} must be a matrix of numbers, "
+                f"got shape {found[role].shape} of {found[role].dtype}"
+            )
+    for role in ("bias", "margin_norms", "train_counts"):
+        if role in found and (found[role].ndim != 1 or found[role].dtype.kind not in "fiu"):
+            raise InputError(
+                f"{titles[role]} in {file} must hold one number per class, "
                 f"got shape {found[role].shape} of {found[role].dtype}"
             )
     return found, samples, titles

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from classgap.arrays import Ints
 from classgap.checks import InputError
 from classgap.predictions.arrays import plain_column
-from classgap.predictions.columns import Columns, Found, find_columns, pick
+from classgap.predictions.columns import Columns, Found, find_columns, pick, pick_wide
 from classgap.predictions.confusion import Confusion, ConfusionCounter
 from classgap.predictions.labels import LabelCoder, resolve_classes
 from classgap.predictions.predictions import Progress
@@ -63,10 +63,12 @@ def _scan(files: Sequence[Path], kind: str, columns: Columns) -> pl.LazyFrame:
     labels = [pick("true", columns.true, header), pick("pred", columns.pred, header)]
     labels += [columns.id, columns.path, columns.text, *columns.by]
     # Labels stay text until all distinct labels are known: a column may begin with numbers and contain names later.
-    as_text = {name: pl.String() for name in labels if name in header}
-    return pl.scan_csv(
-        list(files), separator=separator, schema_overrides=as_text, infer_schema_length=10_000, glob=False
-    )
+    types: dict[str, pl.DataType] = {name: pl.String() for name in labels if name in header}
+    # Likewise, the first thousands of scores may be whole numbers and later ones not.
+    for role, wanted in (("scores", columns.scores), ("features", columns.features)):
+        wide, _ = pick_wide(role, wanted, header)
+        types |= {name: pl.Float64() for name in wide if len(wide) > 1 and name not in types}
+    return pl.scan_csv(list(files), separator=separator, schema_overrides=types, infer_schema_length=10_000, glob=False)
 
 
 def _refuse_duplicates(header: Sequence[str], file: Path) -> None:
