@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import math
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -185,10 +185,14 @@ def _from_objects(name: str, labels: NDArray[Any]) -> NDArray[Any]:
     import numpy as np
 
     for row, label in enumerate(labels):
+        if isinstance(label, Sized) and not isinstance(label, (str, bytes)):
+            raise InputError(f"{name} must hold one label per row, got {label!r:.80} in row {row}")
         if label is None or label != label:  # nan differs from itself, and so do pandas' missing values
             raise InputError(f"{name} has missing labels (row {row}); drop or label them")
     if all(isinstance(label, str) for label in labels):
         return labels.astype(str)
+    if all(isinstance(label, bytes) for label in labels):
+        return labels.astype(bytes)
     if all(isinstance(label, (int, np.integer)) for label in labels):
         return labels.astype(np.int64)
     sorts = sorted({type(label).__name__ for label in labels})

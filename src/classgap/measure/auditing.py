@@ -23,7 +23,7 @@ from classgap.measure.statistics.metric_changes import SMALL
 from classgap.measure.statistics.noise import homogeneity
 from classgap.measure.statistics.slices import Slices
 from classgap.measure.statistics.slices import describe as describe_slices
-from classgap.predictions import Confusion, Predictions
+from classgap.predictions import Columns, Confusion, Predictions
 from classgap.predictions.predictions import as_predictions
 
 Reference = AuditReport | Sequence[float] | NDArray[Any]
@@ -62,6 +62,7 @@ def audit(
     ids: ArrayLike | None = None,
     paths: ArrayLike | None = None,
     texts: ArrayLike | None = None,
+    columns: Columns | None = None,
     by: Mapping[str, ArrayLike] | Sequence[str] | str | None = None,
     confidence: float = 0.95,
     seed: int = 0,
@@ -76,7 +77,8 @@ def audit(
 
     Args:
         y_true: True labels (class indices, names or booleans), or an object that holds them and all other inputs: a
-            :class:`~classgap.Predictions`, the path of a prediction file, or a pandas, polars or Arrow table.
+            :class:`~classgap.Predictions`, the path of a prediction file, or a table of polars, pandas, Arrow, DuckDB, PySpark,
+            Dask or another engine that narwhals knows. Labels in a table that is not in memory are counted by its engine.
         y_pred: Predicted labels; by default the class with the highest score.
         scores: ``(n, K)`` logits or probabilities, columns in class order.
         features: ``(n, d)`` inputs of the last layer.
@@ -87,6 +89,7 @@ def audit(
         train_counts: Numbers of training samples per class, in class order or by name.
         ids, paths, texts: Sample ids, paths of image files, and texts, one per sample (or, with a file or table, the name of the
             column); :meth:`AuditReport.mistakes` and the page show them.
+        columns: Names of the columns of a file or table; those not given are found by their usual names.
         by: Columns that define slices, e.g. ``{"site": values}`` with one value per sample (or, with a file or table, the names
             of its columns); ``report.slices`` says which slices, and which classes within slices, are less accurate.
         confidence: Confidence level of the intervals.
@@ -118,6 +121,7 @@ def audit(
         ids=ids,
         paths=paths,
         texts=texts,
+        columns=columns,
         by=by,
     )
     return _assemble(found, reference, options)

@@ -182,8 +182,6 @@ def _given_names(
     labels = [arrays[role] for role in ("y_true", "y_pred") if role in arrays]
     if width is not None:
         return None
-    if all(column.dtype.kind == "b" for column in labels):
-        return ["False", "True"]
     listed = train_counts is not None and not isinstance(train_counts, Mapping)
     if listed and all(column.dtype.kind in "iu" for column in labels):
         counts = checks.as_numpy(train_counts, "train_counts")
