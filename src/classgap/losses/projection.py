@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from classgap.losses.state import write_state
+
 
 def mlp_projection(num_features: int, width: int) -> nn.Sequential:
     """Two layers that map features into the space where they are compared."""
@@ -20,14 +22,15 @@ class BatchNormProjection(nn.Module):
 
     def forward(self, rows: Tensor, *, updating: bool) -> Tensor:
         """Unit vectors in the precision of the projection; running statistics are written only if ``updating``."""
-        hidden = self.first(rows.to(self.first.weight.dtype))
-        if len(rows) == 1 or not self.training:  # a single row has no variance
-            norm = self.norm
-            hidden = F.batch_norm(hidden, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
-        elif updating:
-            hidden = self.norm(hidden)
+        hidden, norm = self.first(rows.to(self.first.weight.dtype)), self.norm
+        running = norm.running_mean, norm.running_var
+        if len(rows) > 1 and self.training:  # a single row has no variance
+            running = running[0].clone(), running[1].clone()
+            hidden = F.batch_norm(hidden, *running, norm.weight, norm.bias, True, norm.momentum, norm.eps)
+            if updating:
+                write_state(norm.running_mean, running[0])
+                write_state(norm.running_var, running[1])
+                norm.num_batches_tracked.add_(1)
         else:
-            hidden = F.batch_norm(
-                hidden, None, None, self.norm.weight, self.norm.bias, training=True, eps=self.norm.eps
-            )
+            hidden = F.batch_norm(hidden, *running, norm.weight, norm.bias, eps=norm.eps)
         return F.normalize(self.last(F.relu(hidden)), dim=1)

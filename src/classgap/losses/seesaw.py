@@ -14,7 +14,7 @@ from classgap.checks import InputError, number, one_of
 from classgap.losses.base import ClassLoss
 from classgap.losses.batch import LossBatch
 from classgap.losses.logit_margin import margin_ce
-from classgap.losses.read_state import read_state
+from classgap.losses.state import read_state, write_state
 from classgap.registry import Float, method
 
 
@@ -101,7 +101,7 @@ class SeesawLoss(ClassLoss):
             )
         else:
             batch = target.to(self.seen_counts.dtype).sum(0)
-        self.seen_counts += all_reduce_sum(batch)[0]
+        write_state(self.seen_counts, self.seen_counts + all_reduce_sum(batch)[0])
 
     def per_sample(self, batch: LossBatch) -> Tensor:
         counts = read_state(self.seen_counts)
