@@ -28,10 +28,10 @@ import numpy as np
 from classgap import Predictions, audit
 from classgap.measure import AuditReport, Comparison
 from classgap.measure.comparing import _assemble
+from classgap.measure.statistics.cells import Cells
 from classgap.measure.statistics.estimating import estimate_metrics
 from classgap.measure.statistics.metrics import FROM_ACCURACY, evaluate
 from classgap.measure.statistics.noise import homogeneity
-from classgap.measure.statistics.paired import Cells
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "coverage.json"

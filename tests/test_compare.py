@@ -16,10 +16,13 @@ from scipy.stats import binomtest
 import classgap
 from classgap import Predictions
 from classgap.checks import InputError
-from classgap.measure import Comparison, Estimate, compare_counts, comparing
-from classgap.measure.comparing import TITLES
-from classgap.measure.statistics import paired
-from classgap.measure.statistics.paired import Cells, benjamini_hochberg, class_changes, half_width, mcnemar
+from classgap.measure import Comparison, Estimate, compare_counts
+from classgap.measure.statistics import metric_changes
+from classgap.measure.statistics.cells import Cells
+from classgap.measure.statistics.class_changes import class_changes, mcnemar
+from classgap.measure.statistics.false_discovery import benjamini_hochberg
+from classgap.measure.statistics.pooling import half_width
+from classgap.measure.verdict import TITLES, WITH_LOSSES, evidence
 from reference import metrics as reference
 
 Y = np.repeat(np.arange(9), 60)
@@ -117,7 +120,7 @@ def test_verdicts(change, kind):
     before, after = pair(np.clip(accuracy + change, 0, 1), y_true=y_true, accuracy=accuracy)
     verdict = compare(before, after).verdict
     assert verdict.kind == kind, verdict
-    assert verdict.title.split("; ")[0] in (TITLES[kind], comparing._WITH_LOSSES.get(kind))
+    assert verdict.title.split("; ")[0] in (TITLES[kind], WITH_LOSSES.get(kind))
     assert (verdict.title == TITLES[kind]) == (not verdict.losses)
     assert verdict.sentence.startswith(verdict.title)
 
@@ -366,7 +369,7 @@ def test_an_interval_that_does_not_decide_is_marked():
         "easy": Estimate(0.0, -0.01, 0.01),
         "overall": Estimate(0.02, 0.01, 0.03),
     }
-    text = comparing._evidence(shown, sure={"overall"})
+    text = evidence(shown, sure={"overall"})
     assert text.count("not significant") == 1
     assert "[+1.0, +5.7] (not significant after Bonferroni correction, 4 tests), classes that were easy" in text
 
@@ -437,6 +440,6 @@ def test_the_headline_names_what_got_worse():
 def test_exchange_keeps_what_both_sides_have_in_common():
     (before,), (after,) = pair(ACCURACY - 0.1)
     cells = Cells.from_samples(Y, [before.samples.y_pred], [after.samples.y_pred], 9)
-    swapped = paired._exchange(cells, 400, np.random.default_rng(0))
+    swapped = metric_changes._exchange(cells, 400, np.random.default_rng(0))
     np.testing.assert_allclose(swapped.sum(1), np.broadcast_to(cells.accuracy.sum(1), (400, 9)))
     assert abs(np.diff(swapped.mean(0), axis=0)).max() < 0.02  # no difference on average

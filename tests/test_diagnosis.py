@@ -16,7 +16,7 @@ from classgap.measure.diagnostics import geometry
 from classgap.measure.diagnostics.causes import signals
 from classgap.measure.diagnostics.causes.diagnosis import diagnose
 from classgap.measure.diagnostics.causes.mislabelled import wrong_labels
-from classgap.measure.statistics.paired import benjamini_hochberg
+from classgap.measure.statistics.false_discovery import benjamini_hochberg
 
 K, N, D = 12, 80, 16
 

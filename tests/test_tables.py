@@ -393,3 +393,62 @@ def test_streamed_comparison(tmp_path: Path) -> None:
     moved = write(tmp_path / "moved.csv", {"y_true": TRUE[::-1], "y_pred": PRED})
     with pytest.raises(InputError, match="differ in 6 of 7 rows"):
         count_two_tables([before], [moved], Columns())
+
+
+def test_what_is_known_of_a_sample_is_a_column(tmp_path: Path) -> None:
+    """Ids, paths, texts and slices from arrays, tables and archives, in parts and after take()."""
+    names = [f"s{i}" for i in range(7)]
+    files = [f"images/{i}.png" for i in range(7)]
+    texts: list[str | None] = ["plain", "", None, "=1+1", "ünï", "a,b", "line\nbreak"]
+    known = ["" if text is None else text for text in texts]
+    sites = np.array([0, 1, 0, 1, 2, 2, 2])
+    table = {"y_true": TRUE, "y_pred": PRED, "name": names, "picture": files, "body": texts, "site": sites}
+    wanted = Columns(id="name", path="picture", text="body", by=("site",))
+    flat = {**table, "body": np.array(known)}
+    halves = [archive(tmp_path / f"{i}.npz", **{k: np.array(v)[i::2] for k, v in flat.items()}) for i in (0, 1)]
+    order = np.argsort([0, 2, 4, 6, 1, 3, 5])
+    for found in (
+        Predictions.read(write(tmp_path / "a.parquet", table), wanted),
+        Predictions.read(write(tmp_path / "a.csv", table), wanted),
+        Predictions.read(halves, wanted).take(order),
+        Predictions.from_frame(pl.DataFrame(table), wanted),
+        Predictions.from_frame(pl.DataFrame(table).to_pandas(), wanted),
+        Predictions.from_arrays(TRUE, PRED, ids=names, paths=files, texts=np.array(texts, object), by={"site": sites}),
+    ):
+        assert found.has_rows
+        assert found.ids is not None
+        assert found.paths is not None
+        assert found.texts is not None
+        assert found.ids.tolist() == names
+        assert found.paths.tolist() == files
+        assert found.texts.tolist() == known
+        assert list(found.by) == ["site"]
+        assert found.by["site"].astype(int).tolist() == sites.tolist()
+        few = found.take(np.array([4, 0]))
+        assert few.texts is not None
+        assert few.texts.tolist() == [known[4], known[0]]
+    report = audit(pl.DataFrame(table), ids="name", texts="body")
+    assert report.samples is not None
+    assert report.samples.texts is not None
+    assert report.samples.texts.tolist() == known
+
+
+def test_unusable_columns_of_samples(tmp_path: Path) -> None:
+    table = {"y_true": TRUE, "y_pred": PRED, "name": [None, *"bcdefg"], "text": PRED}
+    with pytest.raises(InputError, match=r"ids must have one entry per sample like y_true, 7, got shape \(3,\)"):
+        audit(TRUE, PRED, ids=["a", "b", "c"])
+    with pytest.raises(InputError, match="column 'name' has 1 rows without a value"):
+        Predictions.from_frame(pl.DataFrame(table), Columns(id="name"))
+    with pytest.raises(InputError, match="column 'name' has 1 rows without a value"):
+        Predictions.read(write(tmp_path / "a.parquet", table), Columns(id="name"))
+    with pytest.raises(InputError, match="unknown column for --path 'nam'; did you mean 'name'"):
+        Predictions.read(tmp_path / "a.parquet", Columns(path="nam"))
+    with pytest.raises(InputError, match="the column 'text' cannot define slices under this name"):
+        Predictions.read(tmp_path / "a.parquet", Columns(by=("text",)))
+    with pytest.raises(InputError, match="by must not hold the name 'id'"):
+        Predictions.from_arrays(TRUE, PRED, by={"id": TRUE})
+    with pytest.raises(InputError, match=r"ids cannot be combined with a table.*name of its column"):
+        audit(pl.DataFrame(table), ids=TRUE)
+    short = archive(tmp_path / "a.npz", y_true=TRUE, y_pred=PRED, picture=np.array(["a"]))
+    with pytest.raises(InputError, match=r"array 'picture' in .* must have one entry per sample, 7, got 1"):
+        Predictions.read(short, Columns(path="picture"))

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from classgap import registry
-from contract import build, call, gradients, inputs
+from classgap.testing.inputs import build, call, gradients, inputs
 from waiting import LOOPBACK, SECONDS
 
 SPLITS = ([7, 5], [9, 3], [12, 0], [4, 8])

@@ -122,7 +122,10 @@ class Method:
 
     def build(self, **params: Any) -> Any:
         """The method with these parameters; an unknown one is an error that names the near ones."""
-        known = inspect.signature(self.cls).parameters
+        parameters = inspect.signature(self.cls).parameters
+        further = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        known = {name for name, p in parameters.items() if p.kind is not p.VAR_KEYWORD}
+        known |= set(getattr(self.cls, "shared_options", ()) if further else ())
         for key in params:
             if key not in known:
                 raise InputError(did_you_mean(key, known, what=f"parameter of {self.name}"))

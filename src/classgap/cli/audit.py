@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,10 @@ def audit(
     pred: options.Pred = None,
     scores: options.Scores = None,
     features: options.Features = None,
+    id: options.Id = None,
+    path: options.PathColumn = None,
+    text: options.Text = None,
+    by: options.By = None,
     names: options.Names = None,
     train_counts: options.TrainCounts = None,
     reference: Annotated[
@@ -48,17 +53,19 @@ def audit(
     classgap audit logits.npz --out report
     classgap audit parts/ --true label --pred top1
     classgap audit test.csv --scores score_ --names classes.txt
+    classgap audit test.csv --by site --by camera --fail-if "any slice worse"
     classgap audit test.npz --fail-if "hard < 0.60" --fail-if "worst.low < 0.4"
 
     Exit codes: 0 success; 1 a --fail-if condition is true; 2 the input cannot be used.
     """
     from classgap import Columns, Predictions
     from classgap import audit as audit_predictions
-    from classgap.cli.output import check_conditions, finish, working
+    from classgap.cli.output import check_output, finish, working
     from classgap.predictions import read_names, read_train_counts
 
-    check_conditions(fail_if)
-    columns = Columns(true=true, pred=pred, scores=scores, features=features)
+    check_output(out, fail_if)
+    slices = tuple(dict.fromkeys(by or ()))
+    columns = Columns(true=true, pred=pred, scores=scores, features=features, id=id, path=path, text=text, by=slices)
     class_names = None if names is None else read_names(names)
     counts = None if train_counts is None else read_train_counts(train_counts)
     with working("reading predictions") as progress:
@@ -66,7 +73,8 @@ def audit(
     with working("measuring"):
         baseline = None
         if reference is not None:
-            baseline = audit_predictions(Predictions.read(reference, columns, class_names=class_names).labels_only())
+            labels = replace(columns, id=None, path=None, text=None, by=())
+            baseline = audit_predictions(Predictions.read(reference, labels, class_names=class_names).labels_only())
         report = audit_predictions(found, confidence=confidence, seed=seed, reference=baseline)
     source = files[0].name if len(files) == 1 else f"{files[0].name} and {len(files) - 1} more"
     finish(report, out=out, as_json=as_json, fail_if=fail_if or [], source=source)

@@ -44,10 +44,10 @@ def compare(
     """
     from classgap import Columns
     from classgap import compare as compare_runs
-    from classgap.cli.output import check_conditions, finish, working
+    from classgap.cli.output import check_output, finish, working
     from classgap.predictions import read_names
 
-    check_conditions(fail_if)
+    check_output(out, fail_if)
     with working("comparing") as progress:
         comparison = compare_runs(
             runs(before),

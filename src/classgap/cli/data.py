@@ -9,11 +9,12 @@ import typer
 from classgap.checks import InputError, did_you_mean
 
 _OWN = (
-    ("FOLDER", "your images: train/CLASS/… beside test or val, or CLASS/…"),
     (
-        "FILE.csv",
-        "your images: columns path, label and optionally split; also .tsv, .parquet, and .txt with a path and a label per line",
+        "FOLDER",
+        "your images: train/CLASS/… beside test or val, or CLASS/…; or what datasets.Dataset.save_to_disk wrote",
     ),
+    ("FILE.csv", "your images or texts: columns path or text, label and optionally split; also .tsv and .parquet"),
+    ("FILE.txt", "your images: a path and a label per line"),
     ("FILE.npz", "your arrays: x_train, y_train, x_test, y_test[, class_names]"),
 )
 app = typer.Typer(no_args_is_help=True, help="List the known data sets, or download one.")

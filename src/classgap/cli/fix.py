@@ -89,9 +89,10 @@ def fix(
     If no method helps significantly, only the reports are written.
     """
     from classgap import Columns, Predictions, fix
-    from classgap.cli.output import console, working
+    from classgap.cli.output import check_output, console, working
     from classgap.predictions import read_names, read_train_counts
 
+    check_output(out)
     with working("reading"):
         found = Predictions.read(
             files,

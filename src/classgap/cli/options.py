@@ -58,7 +58,36 @@ Id = Annotated[
     typer.Option(
         "--id",
         metavar="COL",
-        help="Column or array of sample ids, to match rows of files that are in different order.",
+        help="Column or array of sample ids: shown in lists of samples, and used to match rows of files that are in different "
+        "order.",
+        rich_help_panel=_WHAT,
+    ),
+]
+PathColumn = Annotated[
+    str | None,
+    typer.Option(
+        "--path",
+        metavar="COL",
+        help="Column or array with the image files of the samples; the report shows the worst mistakes as pictures.",
+        rich_help_panel=_WHAT,
+    ),
+]
+Text = Annotated[
+    str | None,
+    typer.Option(
+        "--text",
+        metavar="COL",
+        help="Column or array with the texts of the samples; the report shows those of the worst mistakes.",
+        rich_help_panel=_WHAT,
+    ),
+]
+By = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--by",
+        metavar="COL",
+        help="Column or array that defines slices, e.g. site or camera: the report says which slices, and which classes within "
+        "slices, are less accurate. Repeatable.",
         rich_help_panel=_WHAT,
     ),
 ]

@@ -51,7 +51,9 @@ def predict(
     """
     if out.suffix.lower() not in _ENDINGS:
         raise InputError(f"--out must end in {', '.join(_ENDINGS)}, got {out.name!r}")
-    from classgap.cli.output import console, working
+    from classgap.cli.output import check_output, console, working
+
+    check_output(out.parent)
     from classgap.training import load_run
 
     predictor = load_run(run, device=device)

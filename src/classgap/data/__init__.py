@@ -13,6 +13,7 @@ from classgap.data.python_sets import DatasetItems
 from classgap.data.samples import MEMORY_MB, Split
 from classgap.data.sources import SOURCES, data_root, load_source
 from classgap.data.splits import PROFILES, Profile, profile_counts, split_hash
+from classgap.data.texts import Encode, Texts
 from classgap.data.workers import default_workers
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Batch",
     "Batches",
     "DatasetItems",
+    "Encode",
     "Expected",
     "FileOptions",
     "ImageFiles",
@@ -32,6 +34,7 @@ __all__ = [
     "Profile",
     "Source",
     "Split",
+    "Texts",
     "TrainingData",
     "cutmix",
     "data_root",

@@ -16,6 +16,7 @@ from classgap.data.python_sets import dataset_source
 from classgap.data.samples import MEMORY_MB, Split, open_splits, resized
 from classgap.data.sources import load_source
 from classgap.data.splits import Profile, choose, hold_out, profile_counts, split_hash
+from classgap.data.texts import Encode
 from classgap.data.workers import default_workers
 
 
@@ -81,8 +82,11 @@ def load_data(
     root: str | None = None,
     test_fraction: float = 0.2,
     skip_corrupt: bool = False,
+    crop_scale: float = 0.08,
+    interpolation: str = "bilinear",
     workers: int | None = None,
     memory: int = MEMORY_MB,
+    encode: Encode | None = None,
 ) -> TrainingData:
     """The sets of a run.
 
@@ -102,25 +106,39 @@ def load_data(
         root: Folder that the paths in a table or list file are relative to; by default the folder of that file.
         test_fraction: Share of every class that becomes the test set, where a folder or table has none.
         skip_corrupt: Leave out image files that cannot be decoded, after trying all of them; otherwise the first one is an error.
+        crop_scale: Smallest share of the area that ``resized_crop`` keeps.
+        interpolation: How images are resized, ``"bilinear"`` or ``"bicubic"``.
         workers: Processes that decode image files; by default one per processor core, at most 8. Results do not depend on it.
         memory: Megabytes that the decoded image files may take in memory. A larger set is decoded during training, and so is
             the training part under the augmentation ``resized_crop``, which needs the whole files. Results do not change.
+        encode: Turns a list of texts into a tensor with one row for each: the tokeniser of a text model.
     Example:
         >>> data = load_data("digits", per_class=20)
         >>> len(data.train), len(data.val), len(data.test), data.split_hash
         (200, 79, 1000, '4f7a620f2c40')
     """
     processes = default_workers() if workers is None else whole("workers", workers, low=0)
-    options = FileOptions(size, resize, root, test_fraction, skip_corrupt, processes)
+    options = FileOptions(
+        size,
+        resize,
+        root,
+        test_fraction,
+        skip_corrupt,
+        crop_scale=crop_scale,
+        interpolation=interpolation,
+        workers=processes,
+    )
     if isinstance(name, str):
-        source = resized(load_source(name, files=options), options)
+        source = resized(load_source(name, files=options, encode=encode), options)
     else:
         source, processes = dataset_source(*_pair(name)), workers or 0
     augment = source.augment if augment is None else tuple(augment)
     if augment and not source.is_images:
         raise InputError(
-            f"data.augment={','.join(augment)} needs images, but {source.name} holds vectors; set data.augment=none"
+            f"data.augment={','.join(augment)} needs images, but {source.name} holds {source.content}; set data.augment=none"
         )
+    if source.content == "texts":
+        raise InputError(f"data={source.name} holds texts, but the model takes images or vectors; choose a text model")
     has_val = source.y_val is not None
     rest, held = hold_out(source.y_train, len(source.class_names), 0.0 if has_val else val_fraction, seed)
     kept = _thin(source, rest, per_class, profile, imbalance, seed)

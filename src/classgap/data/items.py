@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from classgap.checks import InputError, fraction, whole
+from classgap.checks import InputError, fraction, number, one_of, whole
 
 Array = NDArray[Any]
 
@@ -49,6 +49,9 @@ class FileOptions:
     root: str | None = None
     test_fraction: float = 0.2
     skip_corrupt: bool = False
+    crop_scale: float = 0.08
+    interpolation: str = "bilinear"
+    partial: bool = False
     workers: int = 0
 
     def __post_init__(self) -> None:
@@ -56,6 +59,8 @@ class FileOptions:
             if (value := getattr(self, name)) is not None:
                 whole(f"data.{name}", value, low=1)
         fraction("data.test_fraction", self.test_fraction)
+        number("data.crop_scale", self.crop_scale, low=0, high=1, open_low=True)
+        one_of("data.interpolation", self.interpolation, ("bilinear", "bicubic"))
         whole("workers", self.workers, low=0)
 
 
@@ -92,8 +97,13 @@ class Source:
 
     @property
     def is_images(self) -> bool:
-        """Images rather than feature vectors."""
+        """Images rather than feature vectors or texts."""
         return len(self.x_train.shape) == 4
+
+    @property
+    def content(self) -> str:
+        """What the samples are, in a word."""
+        return {1: "texts", 4: "images"}.get(len(self.x_train.shape), "vectors")
 
 
 def require_vectors_or_images(what: str, shape: tuple[int, ...]) -> None:

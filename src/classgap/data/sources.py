@@ -13,8 +13,9 @@ import numpy as np
 
 from classgap.checks import InputError, did_you_mean
 from classgap.data.items import Array, FileOptions, Source
-from classgap.data.listing import LISTS, TABLES
-from classgap.data.own import image_source
+from classgap.data.own import own_source
+from classgap.data.tables import LISTS, TABLES
+from classgap.data.texts import Encode
 
 _CIFAR_PIXELS = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 _DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
@@ -37,15 +38,19 @@ def data_root() -> Path:
     return Path(os.environ.get("CLASSGAP_DATA", Path(cache) / "classgap"))
 
 
-def load_source(name: str, *, download: bool = False, files: FileOptions | None = None) -> Source:
+def load_source(
+    name: str, *, download: bool = False, files: FileOptions | None = None, encode: Encode | None = None
+) -> Source:
     """The data set called ``name``; only with ``download`` is anything fetched.
 
     Args:
         name: A name of ``classgap data list``, or the path of your own data: a folder of images (``PATH/train/CLASS/…`` beside
-            ``PATH/test`` or ``PATH/val``, or ``PATH/CLASS/…``), a ``.csv``, ``.tsv`` or ``.parquet`` table with columns ``path``,
-            ``label`` and optionally ``split``, a ``.txt`` or ``.lst`` file with a path and a label per line, or an ``.npz``
-            archive.
+            ``PATH/test`` or ``PATH/val``, or ``PATH/CLASS/…``), a ``.csv``, ``.tsv`` or ``.parquet`` table with columns ``path``
+            (of images) or ``text``, ``label`` and optionally ``split``, a folder with such a table for each part
+            (``train.csv``, ``test.csv``), a ``.txt`` or ``.lst`` file with a path and a label per line, a folder that
+            ``datasets.Dataset.save_to_disk`` wrote, or an ``.npz`` archive.
         files: How images in files are read.
+        encode: Turns texts into a tensor; the tokeniser of a text model.
     Example:
         >>> source = load_source("digits")
         >>> source.x_train.shape, source.x_test.shape
@@ -62,12 +67,12 @@ def load_source(name: str, *, download: bool = False, files: FileOptions | None 
         return SOURCES[name].load(data_root(), download)
     if not _is_path(name):
         raise InputError(did_you_mean(name, [*SOURCES, "PATH of a folder, table or .npz file"], what="data set"))
-    place = own_images(name)
-    return _npz(name, _own_path(name)) if place is None else image_source(name, place, files or FileOptions())
+    place = own_listing(name)
+    return _npz(name, _own_path(name)) if place is None else own_source(name, place, files or FileOptions(), encode)
 
 
-def own_images(name: str) -> Path | None:
-    """The folder, table or list of images that ``name`` is the path of; ``None`` for a known name and for an archive."""
+def own_listing(name: str) -> Path | None:
+    """The folder, table or list of samples that ``name`` is the path of; ``None`` for a known name and for an archive."""
     if name in SOURCES or name.startswith(("npz:", "dataset:")) or not _is_path(name):
         return None
     place = _own_path(name)

@@ -23,9 +23,14 @@ class BatchNormProjection(nn.Module):
     def forward(self, rows: Tensor, *, updating: bool) -> Tensor:
         """Unit vectors in the precision of the projection; running statistics are written only if ``updating``."""
         hidden, norm = self.first(rows.to(self.first.weight.dtype)), self.norm
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
         running = norm.running_mean, norm.running_var
         if len(rows) > 1 and self.training:  # a single row has no variance
-            running = running[0].clone(), running[1].clone()
+            running = (
+                running[0].clone(),
+                running[1].clone(),
+            )  # also in a repeated pass, as activation checkpointing wants
             hidden = F.batch_norm(hidden, *running, norm.weight, norm.bias, True, norm.momentum, norm.eps)
             if updating:
                 write_state(norm.running_mean, running[0])

@@ -19,8 +19,10 @@ from classgap.measure.statistics import groups
 from classgap.measure.statistics.estimating import Estimates, estimate_metrics, estimates
 from classgap.measure.statistics.groups import FREQUENCIES, THIRDS, Remainder
 from classgap.measure.statistics.intervals import mean_interval, wilson, z_value
+from classgap.measure.statistics.metric_changes import SMALL
 from classgap.measure.statistics.noise import homogeneity
-from classgap.measure.statistics.paired import SMALL
+from classgap.measure.statistics.slices import Slices
+from classgap.measure.statistics.slices import describe as describe_slices
 from classgap.predictions import Confusion, Predictions
 from classgap.predictions.predictions import as_predictions
 
@@ -57,6 +59,10 @@ def audit(
     margin_norms: ArrayLike | None = None,
     class_names: Sequence[str] | None = None,
     train_counts: ArrayLike | Mapping[str, int] | None = None,
+    ids: ArrayLike | None = None,
+    paths: ArrayLike | None = None,
+    texts: ArrayLike | None = None,
+    by: Mapping[str, ArrayLike] | Sequence[str] | str | None = None,
     confidence: float = 0.95,
     seed: int = 0,
     scores_kind: Literal["auto", "logits", "probabilities"] = "auto",
@@ -79,6 +85,10 @@ def audit(
             measured with these norms (its eq. 8); files written by ``stage=marc`` contain them.
         class_names: Names in class order. Numeric labels are then indices into this list.
         train_counts: Numbers of training samples per class, in class order or by name.
+        ids, paths, texts: Sample ids, paths of image files, and texts, one per sample (or, with a file or table, the name of the
+            column); :meth:`AuditReport.mistakes` and the page show them.
+        by: Columns that define slices, e.g. ``{"site": values}`` with one value per sample (or, with a file or table, the names
+            of its columns); ``report.slices`` says which slices, and which classes within slices, are less accurate.
         confidence: Confidence level of the intervals.
         seed: Random seed.
         scores_kind: Kind of the scores. ``"auto"``: logits if a value lies outside [0, 1], otherwise probabilities.
@@ -105,20 +115,17 @@ def audit(
         margin_norms=margin_norms,
         class_names=class_names,
         train_counts=train_counts,
+        ids=ids,
+        paths=paths,
+        texts=texts,
+        by=by,
     )
-    samples = found if found.has_rows else None
-    return _assemble(found.confusion, found.classes, found.train_counts, reference, options, samples, found.notes)
+    return _assemble(found, reference, options)
 
 
-def _assemble(
-    confusion: Confusion,
-    classes: tuple[str, ...],
-    train_counts: Ints | None,
-    reference: Reference | None,
-    options: _Options,
-    samples: Predictions | None,
-    notes: tuple[str, ...],
-) -> AuditReport:
+def _assemble(predictions: Predictions, reference: Reference | None, options: _Options) -> AuditReport:
+    confusion, classes, train_counts = predictions.confusion, predictions.classes, predictions.train_counts
+    samples = predictions if predictions.has_rows else None
     rng = np.random.default_rng(options.seed)
     present = confusion.support > 0
     group = groups.thirds(confusion.accuracy, options.remainder)
@@ -151,7 +158,8 @@ def _assemble(
         margin_levels=_margin_levels(group, confusion.support, sections, options.confidence),
         diagnoses=_diagnoses(confusion, classes, group, samples, sections["geometry"], train_counts),
         samples=samples,
-        notes=(*notes, *_notes(confusion, classes), *getattr(sections["geometry"], "notes", ())),
+        slices=_slices(predictions, options),
+        notes=(*predictions.notes, *_notes(confusion, classes), *getattr(sections["geometry"], "notes", ())),
         **sections,
     )
 
@@ -252,6 +260,15 @@ def _sections(samples: Predictions | None, num_classes: int) -> dict[str, Any]:
         if samples.weight is not None:
             sections["bounds"] = bounds.describe(samples.features, samples.y_true, samples.weight, samples.bias)
     return sections
+
+
+def _slices(predictions: Predictions, options: _Options) -> Slices | None:
+    counts = predictions.slice_counts()
+    if not counts:
+        return None
+    rng = np.random.default_rng(options.seed)  # its own, so that slices do not change the other numbers
+    classes, confidence = predictions.classes, options.confidence
+    return describe_slices(counts, classes, confidence=confidence, draws=options.n_boot, rng=rng)
 
 
 def _margin_levels(group: Ints, support: Ints, sections: Mapping[str, Any], confidence: float) -> MarginLevels | None:

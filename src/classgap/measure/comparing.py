@@ -12,29 +12,22 @@ from numpy.typing import ArrayLike
 from classgap import checks
 from classgap.arrays import Float64s, Ints, divide
 from classgap.checks import InputError
-from classgap.measure.audit_report import AuditReport, Estimate
+from classgap.measure.audit_report import AuditReport
 from classgap.measure.auditing import audit
-from classgap.measure.comparison import Change, Comparison, Verdict, run_std
-from classgap.measure.render.plain import points, structured
+from classgap.measure.comparison import Change, Comparison, run_std
+from classgap.measure.pairing import Side, audited_sides, common_classes, read_run, same_samples, several_runs
+from classgap.measure.render.plain import structured
 from classgap.measure.statistics import groups
+from classgap.measure.statistics.cells import Cells
+from classgap.measure.statistics.class_changes import class_changes
+from classgap.measure.statistics.false_discovery import benjamini_hochberg
 from classgap.measure.statistics.groups import THIRDS, Remainder
+from classgap.measure.statistics.metric_changes import SMALL, SMALL_ALONE, metric_changes
 from classgap.measure.statistics.metrics import FROM_ACCURACY, evaluate
-from classgap.measure.statistics.paired import (
-    SMALL,
-    SMALL_ALONE,
-    Cells,
-    Pooled,
-    benjamini_hochberg,
-    class_changes,
-    group_changes,
-    metric_changes,
-)
-from classgap.predictions import Columns, Predictions, Progress, align
+from classgap.measure.statistics.pooling import Pooled, group_changes
+from classgap.measure.verdict import judge
+from classgap.predictions import Columns, Progress
 from classgap.predictions.files import count_two_tables
-from classgap.predictions.frames import is_frame
-
-Side = Any
-"""Predictions, an audit, the path of a prediction file or a table; or a sequence of one of these, one per training seed."""
 
 
 def compare(
@@ -73,63 +66,20 @@ def compare(
     """
     options: dict[str, Any] = {"confidence": confidence, "seed": seed, "reference": reference}
     options |= {"n_boot": n_boot, "remainder": remainder}
-    given = _several(before), _several(after)
+    given = several_runs(before), several_runs(after)
     columns = columns or Columns()
     if len(given[0]) == len(given[1]) == 1 and all(isinstance(side[0], (str, Path)) for side in given):
         counted = count_two_tables(given[0][0], given[1][0], columns, class_names=class_names, progress=progress)
         if counted is not None:
             reports = [audit(found, confidence=confidence or 0.95, seed=seed) for found in counted[:2]]
             return compare_counts(reports[0], reports[1], counted[2], **options)
-    read = [[_read(run, columns, class_names) for run in side] for side in given]
-    sides = _audited(read[0], read[1], confidence or 0.95, seed)
-    classes = _common_classes(sides[0] + sides[1])
-    y_true, predictions = _same_samples(sides[0] + sides[1], classes)
+    read = [[read_run(run, columns, class_names) for run in side] for side in given]
+    sides = audited_sides(read[0], read[1], confidence or 0.95, seed)
+    classes = common_classes(sides[0] + sides[1])
+    y_true, predictions = same_samples(sides[0] + sides[1], classes)
     split = len(sides[0])
     cells = Cells.from_samples(y_true, predictions[:split], predictions[split:], len(classes))
     return _assemble(sides, classes, cells, confidence, seed, reference, n_boot, remainder)
-
-
-def _several(side: Side) -> list[Any]:
-    """One side of a comparison as a list of runs."""
-    runs = list(side) if isinstance(side, (list, tuple)) else [side]
-    if not runs:
-        raise InputError("before and after must each hold at least one run, got an empty sequence")
-    return runs
-
-
-def _read(run: Any, columns: Columns, class_names: Sequence[str] | None) -> AuditReport | Predictions:
-    if isinstance(run, (AuditReport, Predictions)):
-        return run
-    if isinstance(run, (str, Path)):
-        return Predictions.read(run, columns, class_names=class_names, rows=True)
-    if is_frame(run):
-        return Predictions.from_frame(run, columns, class_names=class_names)
-    raise InputError(
-        f"before and after must be predictions, audits, files or tables, got {type(run).__name__}; "
-        "for arrays pass audit(y_true, y_pred)"
-    )
-
-
-def _audited(
-    before: Sequence[AuditReport | Predictions],
-    after: Sequence[AuditReport | Predictions],
-    confidence: float,
-    seed: int,
-) -> tuple[tuple[AuditReport, ...], tuple[AuditReport, ...]]:
-    """Audits of both sides; predictions with sample ids are first sorted into the same order."""
-    runs = [*before, *after]
-    if all(isinstance(run, Predictions) for run in runs):
-        runs = list(align([run for run in runs if isinstance(run, Predictions)]))
-    reports = tuple(
-        run if isinstance(run, AuditReport) else audit(run.labels_only(), confidence=confidence, seed=seed)
-        for run in runs
-    )
-    for report in reports:
-        if report.samples is None:
-            raise InputError(
-                "predictions that hold only counts cannot be paired; pass predictions with rows, or use compare_counts"
-            )
-    return reports[: len(before)], reports[len(before) :]
 
 
 def compare_counts(
@@ -162,42 +112,6 @@ def compare_counts(
             )
     cells = Cells.from_tables(counts.astype(np.int64))
     return _assemble(((before,), (after,)), before.classes, cells, confidence, seed, reference, n_boot, remainder)
-
-
-def _common_classes(reports: Sequence[AuditReport]) -> tuple[str, ...]:
-    """All class names; the report of one model may lack a class that it never predicts."""
-    return tuple(dict.fromkeys(name for report in reports for name in report.classes))
-
-
-def _same_samples(reports: Sequence[AuditReport], classes: tuple[str, ...]) -> tuple[Ints, list[Ints]]:
-    place = {name: k for k, name in enumerate(classes)}
-    y_true: Ints | None = None
-    predictions = []
-    for report in reports:
-        samples = report.samples
-        assert samples is not None  # checked by _audited
-        code = np.array([place[name] for name in report.classes])
-        truth = code[samples.y_true]
-        if y_true is None:
-            y_true = truth
-        elif len(truth) != len(y_true):
-            raise InputError(f"before and after must hold the same samples, got {len(y_true)} and {len(truth)} samples")
-        elif (truth != y_true).any():
-            rows = np.flatnonzero(truth != y_true)
-            raise InputError(
-                "before and after must hold the same samples in the same order, but the true labels differ in "
-                f"{len(rows)} of {len(truth)} rows (first: row {rows[0]}); {_advice(reports)}"
-            )
-        predictions.append(code[samples.y_pred])
-    assert y_true is not None
-    return y_true, predictions
-
-
-def _advice(reports: Sequence[AuditReport]) -> str:
-    """What to do about true labels that differ."""
-    if all(report.samples is not None and report.samples.ids is not None for report in reports):
-        return "the sample ids agree, so check the labels and the class names of both files"
-    return "match the rows by sample id (--id or Columns(id=…)), or sort both files by it"
 
 
 def _assemble(
@@ -243,7 +157,7 @@ def _assemble(
             "cross": _changes(crossed, fit.means, cells, confidence),
         },
         per_class=per_class,
-        verdict=_verdict(
+        verdict=judge(
             overall,
             {name: views["delta"] for name, views in crossed.items()},
             hard_minus_easy,
@@ -323,129 +237,6 @@ def _per_class(classes: tuple[str, ...], cells: Cells, group: Ints, confidence: 
             "group": np.array([*THIRDS, ""])[group],
         }
     )
-
-
-TITLES = {
-    "closed": "Gap reduced, no loss detected",
-    "better": "Better on hard and easy classes",
-    "better_hard": "Better on the hard classes, no loss detected",
-    "traded": "Better on the hard classes, worse elsewhere",
-    "likely_hard": "Better, probably on the hard classes too",
-    "not_hard": "Better, but not shown on the hard classes",
-    "elsewhere": "Better, shown on easier classes only",
-    "widened": "Worse on the hard classes, better elsewhere",
-    "worse": "Worse",
-    "noise": "No significant change",
-}
-# The titles if single classes, the worst class or the gap got significantly worse.
-_WITH_LOSSES = {
-    "closed": "Gap reduced on average",
-    "better": "Better on average",
-    "better_hard": "Better on the hard classes on average",
-    "noise": "No significant change on average",
-}
-ONE_RUN = "on these test predictions (one run per side does not judge the training method)"
-
-
-def _verdict(
-    overall: Pooled,
-    thirds: Mapping[str, Pooled],
-    narrowing: Pooled,
-    metrics: Mapping[str, Change],
-    per_class: Any,
-    confidence: float,
-    *,
-    one_run: bool,
-) -> Verdict:
-    """One of :data:`TITLES`, from the cross-fitted thirds and the overall accuracy.
-
-    The four intervals are widened (Bonferroni correction), so that two runs of the same model show "no significant change"
-    with the stated confidence. Once one change is significant after correction, a change in the opposite direction counts
-    without correction. "No loss detected" refers to the thirds and the overall accuracy; the intervals in the sentence show
-    how large an undetected loss can be. The title names significant losses of single classes, of the worst class and of the
-    gap.
-    """
-    strict = 1 - (1 - confidence) / 4
-    judged = {"overall": overall, **thirds}
-    shown = {name: pooled.at(confidence) for name, pooled in judged.items()}
-    up = {name for name, pooled in judged.items() if pooled.at(strict).low > 0}
-    down = {name for name, pooled in judged.items() if pooled.at(strict).high < 0}
-    hard_improved, some_worsened = shown["hard"].low > 0, any(estimate.high < 0 for estimate in shown.values())
-    if ("hard" in up and some_worsened) or (hard_improved and down):
-        kind = "traded"
-    elif "hard" in up:
-        closed = narrowing.at(confidence).low > 0
-        kind = "closed" if closed else "better" if "easy" in up else "better_hard"
-    elif "hard" in down and up:
-        kind = "widened"
-    elif up and not down:
-        elsewhere = "overall" not in up or shown["hard"].high < 0
-        kind = "likely_hard" if hard_improved else "elsewhere" if elsewhere else "not_hard"
-    else:
-        kind = "worse" if down else "noise"
-    short, long = _losses(metrics, per_class)
-    title = TITLES[kind] if not short else f"{_WITH_LOSSES.get(kind, TITLES[kind])}; {_joined(short)} got worse"
-    headline = f"{title} {ONE_RUN}" if one_run else title
-    parts = [_evidence(shown, sure=up | down), *long, _tally(per_class)]
-    return Verdict(kind, title, f"{headline}: {'; '.join(parts)}.", tuple(long), headline)
-
-
-def _losses(metrics: Mapping[str, Change], per_class: Any) -> tuple[list[str], list[str]]:
-    """What got significantly worse: in a few words, and with numbers."""
-    short, long = [], []
-    lost = per_class[per_class["significant"] & (per_class["delta"] < 0)]
-    if len(lost):
-        largest = lost[np.argmin(lost["delta"])]
-        name = str(largest["name"])
-        short.append(f"class {name!r}" if len(lost) == 1 else f"{len(lost)} classes")
-        which = (
-            f"class {name!r}" if len(lost) == 1 else f"largest loss of the {len(lost)} classes that got worse: {name!r}"
-        )
-        long.append(f"{which} {_with_interval(largest)} (q = {largest['q_value']:.2g})")
-    worst, gap = metrics["worst"].delta, metrics["gap"].delta
-    if worst.high < 0:
-        short.append("the worst class")
-        long.append(f"lowest class accuracy {_with_interval(worst)}")
-    if gap.low > 0:
-        short.append("the gap")
-        long.append(f"gap {_with_interval(gap)}")
-    return short, long
-
-
-def _with_interval(found: Any) -> str:
-    """A difference with its interval, from an estimate or a record of a class."""
-    if isinstance(found, Estimate):
-        return f"{points(found.value)} points [{points(found.low)}, {points(found.high)}]"
-    return f"{points(found['delta'])} points [{points(found['low'])}, {points(found['high'])}]"
-
-
-def _joined(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
-
-
-def _evidence(shown: Mapping[str, Estimate], sure: set[str]) -> str:
-    words = {
-        "hard": "classes that were hard before",
-        "easy": "classes that were easy before",
-        "overall": "overall accuracy",
-    }
-    # the shown interval may exclude 0 although the widened interval, which decides, includes it
-    doubt = {name for name, e in shown.items() if name not in sure and not e.low <= 0 <= e.high}
-    parts = [
-        f"{words[name]} {_with_interval(shown[name])}"
-        + (" (not significant after Bonferroni correction, 4 tests)" if name in doubt else "")
-        for name in words
-        if not np.isnan(shown[name].value)
-    ]
-    return ", ".join(parts)
-
-
-def _tally(per_class: Any) -> str:
-    gained = int((per_class["significant"] & (per_class["delta"] > 0)).sum())
-    lost = int((per_class["significant"] & (per_class["delta"] < 0)).sum())
-    if gained + lost == 0:
-        return "no single class changed significantly"
-    return f"{gained} class{'' if gained == 1 else 'es'} improved and {lost} got worse significantly"
 
 
 def _method(cells: Cells) -> str:

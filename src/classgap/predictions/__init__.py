@@ -4,6 +4,7 @@ from classgap.predictions.columns import Columns
 from classgap.predictions.confusion import Confusion, ConfusionCounter
 from classgap.predictions.predictions import Predictions, Progress, ScoreKind, align
 from classgap.predictions.side_files import read_names, read_train_counts
+from classgap.predictions.slice_counts import SliceCounts
 
 __all__ = [
     "Columns",
@@ -12,6 +13,7 @@ __all__ = [
     "Predictions",
     "Progress",
     "ScoreKind",
+    "SliceCounts",
     "align",
     "read_names",
     "read_train_counts",

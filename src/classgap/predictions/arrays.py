@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from classgap.arrays import Ints, row_blocks
 from classgap.checks import InputError
 from classgap.predictions.confusion import Confusion
 from classgap.predictions.labels import check_names, printable_names, resolve_classes
-from classgap.predictions.predictions import PER_ROW, Predictions, ScoreKind
+from classgap.predictions.predictions import DESCRIBING, PER_ROW, Predictions, ScoreKind
 from classgap.predictions.side_files import counts_in_order
 
 
@@ -33,7 +34,14 @@ ARGUMENTS = Source({}, "class_names")
 
 
 def encode_arguments(
-    given: Mapping[str, Any], scores_kind: str, head: Any, margin_norms: Any, class_names: Any, train_counts: Any
+    given: Mapping[str, Any],
+    describing: Mapping[str, Any],
+    by: Mapping[str, Any] | None,
+    scores_kind: str,
+    head: Any,
+    margin_norms: Any,
+    class_names: Any,
+    train_counts: Any,
 ) -> Predictions:
     """Predictions from the arguments of :meth:`Predictions.from_arrays`."""
     if given["y_pred"] is None and given["scores"] is None:
@@ -54,7 +62,38 @@ def encode_arguments(
         if head is None:
             raise InputError("margin_norms also needs head, the last layer; pass both or neither")
         arrays["margin_norms"] = checks.as_numpy(margin_norms)
-    return encode(arrays, ARGUMENTS, names=names, scores_kind=scores_kind, train_counts=train_counts)
+    columns = _given_columns(describing, by, len(arrays["y_true"]))
+    return encode(arrays, ARGUMENTS, columns=columns, names=names, scores_kind=scores_kind, train_counts=train_counts)
+
+
+def _given_columns(
+    describing: Mapping[str, Any], by: Mapping[str, Any] | None, num_samples: int
+) -> dict[str, NDArray[Any]]:
+    """The arguments ``ids``, ``paths``, ``texts`` and ``by`` as columns."""
+    if not isinstance(by, (Mapping, NoneType)):
+        raise InputError(f"by must be a mapping from name to one value per sample, got {type(by).__name__}")
+    for name in by or {}:
+        if name in DESCRIBING:
+            raise InputError(f"by must not hold the name {name!r}, which is that of {name}s=; give it another name")
+    given = {(title.removesuffix("s"), title): values for title, values in describing.items() if values is not None}
+    given |= {(str(name), f"by[{name!r}]"): values for name, values in (by or {}).items()}
+    columns = {}
+    for (name, title), values in given.items():
+        column = np.asarray(checks.as_numpy(values))
+        if column.shape != (num_samples,):
+            raise InputError(
+                f"{title} must have one entry per sample like y_true, {num_samples}, got shape {column.shape}"
+            )
+        columns[name] = plain_column(column)
+    return columns
+
+
+def plain_column(values: NDArray[Any]) -> NDArray[Any]:
+    """A per-sample column as numbers, or as text where it holds anything else; a missing value becomes an empty text."""
+    if values.dtype.kind in "biufU":
+        return values
+    texts = ["" if v is None or v != v else v.decode() if isinstance(v, bytes) else str(v) for v in values.tolist()]
+    return np.array(texts, dtype=object)
 
 
 def encode_counts(counts: Any, class_names: Any, train_counts: Any) -> Predictions:
@@ -73,11 +112,12 @@ def encode(
     arrays: Mapping[str, NDArray[Any]],
     source: Source,
     *,
+    columns: Mapping[str, NDArray[Any]] | None = None,
     names: Sequence[str] | None = None,
     scores_kind: str = "auto",
     train_counts: Any = None,
 ) -> Predictions:
-    """Predictions from raw arrays, given by role. Every row is kept."""
+    """Predictions from raw arrays, given by role, and per-sample columns. Every row is kept."""
     num_samples = len(arrays["y_true"])
     if num_samples == 0:
         raise InputError("the predictions must have at least one row, got none")
@@ -107,7 +147,7 @@ def encode(
         bias=bias,
         margin_norms=arrays.get("margin_norms") if weight is not None else None,
         train_counts=_train_counts(counts, classes),
-        ids=arrays.get("ids"),
+        columns=columns or {},
         notes=(*notes, *differing),
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from classgap.checks import InputError, did_you_mean
+from classgap.predictions.predictions import DESCRIBING
 
 _ALIASES = {
     "true": "y_true true true_label label labels target targets gt ground_truth actual y class",
@@ -27,7 +28,9 @@ class Columns:
     """Names of the columns (tables) or arrays (archives) to read; None means: find it by its usual names.
 
     ``scores`` and ``features`` name a column of lists, a 2-D array, a column prefix (``"score_"``), or several columns separated
-    by commas. ``id`` names the column of sample ids, by which the rows of files in different order are matched.
+    by commas. ``id`` names the column of sample ids, by which the rows of files in different order are matched; ``path`` and
+    ``text`` name the columns of image files and of texts, by which a report shows a sample; ``by`` names columns that define
+    slices.
     """
 
     true: str | None = None
@@ -35,17 +38,21 @@ class Columns:
     scores: str | None = None
     features: str | None = None
     id: str | None = None
+    path: str | None = None
+    text: str | None = None
+    by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Found:
-    """The columns of a table by role, and the class names in the suffixes of its score columns."""
+    """The columns of a table by role, per-sample columns by their name in ``Predictions.columns``, and the class names in the
+    suffixes of the score columns."""
 
     true: str
     pred: str | None
     scores: list[str]
     features: list[str]
-    id: str | None
+    samples: dict[str, str]
     spelled: list[str] | None
 
 
@@ -55,8 +62,17 @@ def find_columns(available: Sequence[str], columns: Columns, place: str) -> Foun
     scores, spelled = pick_wide("scores", columns.scores, available)
     features, _ = pick_wide("features", columns.features, available)
     require_labels(true is not None, pred is not None or bool(scores), place, available)
-    sample_id = pick("id", columns.id, available) if columns.id else None
-    return Found(str(true), pred, scores, features, sample_id, spelled)
+    return Found(str(true), pred, scores, features, pick_samples(columns, available), spelled)
+
+
+def pick_samples(columns: Columns, available: Sequence[str]) -> dict[str, str]:
+    """The per-sample columns: name in ``Predictions.columns`` → name of the column."""
+    describing = {role: pick(role, getattr(columns, role), available) for role in DESCRIBING if getattr(columns, role)}
+    slices = {name: pick("by", name, available) for name in columns.by}
+    for name in slices:
+        if name in DESCRIBING:
+            raise InputError(f"the column {name!r} cannot define slices under this name; rename it in the file")
+    return {name: column for name, column in (describing | slices).items() if column is not None}
 
 
 def require_labels(has_true: bool, has_predictions: bool, place: object, available: Sequence[str]) -> None:

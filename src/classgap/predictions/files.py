@@ -7,6 +7,7 @@ their confusion matrix. Scores and features are read into memory.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from classgap.arrays import Ints
-from classgap.checks import InputError
+from classgap.checks import InputError, printable
 from classgap.predictions.archives import Arrays, read_npz, read_safetensors
-from classgap.predictions.arrays import Source, encode
-from classgap.predictions.columns import Columns, pick, require_labels
+from classgap.predictions.arrays import Source, encode, plain_column
+from classgap.predictions.columns import Columns, pick, pick_samples, require_labels
 from classgap.predictions.predictions import PER_ROW, Predictions, Progress
 from classgap.predictions.side_files import counts_in_order
 
@@ -102,6 +103,9 @@ def _expand(paths: Paths) -> tuple[list[Path], str]:
         if file.stat().st_size == 0:
             raise InputError(f"{file} is an empty file; write the predictions again")
     kinds = {_FORMATS[f.suffix.lower()] for f in files}
+    for file in files if kinds <= {"csv", "parquet"} else ():
+        if "\ufffd" in os.fsencode(file).decode(errors="replace"):
+            raise InputError(f"the name of the file {printable(str(file))} is not UTF-8; rename the file")
     if len(kinds) != 1:
         raise InputError(
             f"the files of one data set must have the same format, got {' and '.join(sorted(kinds)) or 'no file'}"
@@ -136,22 +140,23 @@ def _read_table(
         if table.countable and not rows:
             classes, confusion, notes = count_rows(table, names, progress)
             return Predictions(classes, counted=confusion, notes=notes)
-        arrays, titles = read_rows(table)
-    return encode(arrays, Source(titles, "--names"), names=names or table.columns.spelled)
+        arrays, samples, titles = read_rows(table)
+    return encode(arrays, Source(titles, "--names"), columns=samples, names=names or table.columns.spelled)
 
 
 def _read_archives(files: list[Path], kind: str, columns: Columns, names: Sequence[str] | None) -> Predictions:
     read = read_npz if kind == "npz" else read_safetensors
     parts = [_roles(read(file), file, columns) for file in files]
-    for file, (part, _) in zip(files, parts, strict=True):
+    for file, (part, _, _) in zip(files, parts, strict=True):
         _check_part(part, parts[0][0], file, files[0])
-    arrays, titles = parts[0]
+    arrays, samples, titles = parts[0]
     if len(parts) > 1:
-        joined = {role: np.concatenate([part[role] for part, _ in parts]) for role in PER_ROW if role in arrays}
+        joined = {role: np.concatenate([part[role] for part, _, _ in parts]) for role in PER_ROW if role in arrays}
         arrays = {**arrays, **joined}
+        samples = {name: np.concatenate([part[name] for _, part, _ in parts]) for name in samples}
     if names is None and "class_names" in arrays:
         names = [name.decode() if isinstance(name, bytes) else str(name) for name in arrays["class_names"].ravel()]
-    return encode(arrays, Source(titles, "--names"), names=names)
+    return encode(arrays, Source(titles, "--names"), columns=samples, names=names)
 
 
 def _check_part(part: Arrays, first: Arrays, file: Path, first_file: Path) -> None:
@@ -172,15 +177,14 @@ def _check_part(part: Arrays, first: Arrays, file: Path, first_file: Path) -> No
             )
 
 
-def _roles(arrays: Arrays, file: Path, columns: Columns) -> tuple[Arrays, dict[str, str]]:
-    """The arrays of one archive by role, and the name of each in error messages."""
+def _roles(arrays: Arrays, file: Path, columns: Columns) -> tuple[Arrays, Arrays, dict[str, str]]:
+    """The arrays of one archive by role, its per-sample columns, and the name of each array in error messages."""
     available = list(arrays)
     wanted = {
         "y_true": pick("true", columns.true, available),
         "y_pred": pick("pred", columns.pred, available),
         "scores": pick("scores", columns.scores, available),
         "features": pick("features", columns.features, available),
-        "ids": pick("id", columns.id, available) if columns.id else None,
     } | {
         role: pick(role, None, available) for role in ("weight", "bias", "margin_norms", "train_counts", "class_names")
     }
@@ -188,16 +192,24 @@ def _roles(arrays: Arrays, file: Path, columns: Columns) -> tuple[Arrays, dict[s
     titles = {role: f"array {name!r}" for role, name in wanted.items() if name is not None}
     from_head = "scores" not in found and {"features", "weight"} <= found.keys()
     require_labels("y_true" in found, "y_pred" in found or "scores" in found or from_head, file, available)
-    for role in ("y_true", "y_pred", "ids"):
+    for role in ("y_true", "y_pred"):
         if role in found:
             _check_labels(found[role], titles[role], file)
+    samples = {}
+    for name, array in pick_samples(columns, available).items():
+        _check_labels(arrays[array], f"array {array!r}", file)
+        if len(arrays[array]) != len(found["y_true"]):
+            raise InputError(
+                f"array {array!r} in {file} must have one entry per sample, {len(found['y_true'])}, got {len(arrays[array])}"
+            )
+        samples[name] = plain_column(arrays[array])
     for role in ("scores", "features", "weight"):
         if role in found and (found[role].ndim != 2 or found[role].dtype.kind not in "fiu"):
             raise InputError(
                 f"{titles[role]} in {file} must be a matrix of numbers, "
                 f"got shape {found[role].shape} of {found[role].dtype}"
             )
-    return found, titles
+    return found, samples, titles
 
 
 def _check_labels(labels: NDArray[Any], title: str, file: Path) -> None:

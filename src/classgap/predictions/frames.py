@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from classgap.checks import InputError
-from classgap.predictions.arrays import Source, encode
+from classgap.predictions.arrays import Source, encode, plain_column
 from classgap.predictions.columns import Columns, find_columns
 from classgap.predictions.predictions import Predictions
 
@@ -38,7 +38,7 @@ def encode_frame(
     found = find_columns(table.columns, columns or Columns(), "the table")
     arrays: dict[str, NDArray[Any]] = {}
     titles = {}
-    for role, name in (("y_true", found.true), ("y_pred", found.pred), ("ids", found.id)):
+    for role, name in (("y_true", found.true), ("y_pred", found.pred)):
         if name is not None:
             column = table[name]
             if column.null_count():
@@ -49,8 +49,17 @@ def encode_frame(
     for role, names in (("scores", found.scores), ("features", found.features)):
         if names:
             arrays[role] = _matrix(table, names)
+    samples = {name: _sample_column(table[title], name, title) for name, title in found.samples.items()}
     given = class_names if class_names is not None else found.spelled
-    return encode(arrays, Source(titles, "class_names"), names=given, train_counts=train_counts)
+    return encode(arrays, Source(titles, "class_names"), columns=samples, names=given, train_counts=train_counts)
+
+
+def _sample_column(values: Any, name: str, title: str) -> NDArray[Any]:
+    """A per-sample column; only sample ids must have a value in every row."""
+    missing = values.null_count()
+    if name == "id" and missing:
+        raise InputError(f"column {title!r} has {missing} rows without a value; fill or remove them")
+    return plain_column(np.array(values.to_list(), dtype=object) if missing else values.to_numpy())
 
 
 def _matrix(table: Any, names: Sequence[str]) -> NDArray[Any]:

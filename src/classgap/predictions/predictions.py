@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from classgap.arrays import Ints
 from classgap.checks import InputError
 from classgap.predictions.confusion import Confusion
+from classgap.predictions.slice_counts import SliceCounts
 
 if TYPE_CHECKING:
     from classgap.predictions.columns import Columns
@@ -23,7 +24,9 @@ ScoreKind = Literal["logits", "probabilities"]
 Progress = Callable[[int, int], None]
 """Called with (units of work done, units of work in total)."""
 Counts = Mapping[str, int] | ArrayLike
-PER_ROW = ("y_true", "y_pred", "scores", "features", "ids")
+PER_ROW = ("y_true", "y_pred", "scores", "features")
+DESCRIBING = ("id", "path", "text")
+"""Names in :attr:`Predictions.columns` of what identifies or shows a sample; the other columns define slices."""
 
 
 def _no_rows() -> Ints:
@@ -37,6 +40,11 @@ class Predictions:
     Create them with :meth:`from_arrays`, :meth:`from_frame`, :meth:`read` (files) or :meth:`from_counts`. A table that holds only
     labels is counted while it is read; then only the :attr:`confusion` is kept, not the rows.
 
+    Everything else that is known of a sample is one entry of :attr:`columns`: ``"id"``, ``"path"`` and ``"text"`` (also as
+    :attr:`ids`, :attr:`paths` and :attr:`texts`) identify and show it, and every other name is a column that defines slices
+    (:attr:`by`). Arrays are given as ``ids=``, ``paths=``, ``texts=`` and ``by={name: values}``; columns of a table or file are
+    named in :class:`~classgap.Columns`. :meth:`take` selects from all of them.
+
     Attributes:
         classes: Class names; index ``k`` means ``classes[k]`` everywhere.
         y_true, y_pred: ``(n,)`` class indices; empty if only counts are known.
@@ -45,7 +53,8 @@ class Predictions:
         weight, bias: ``(K, d)`` and ``(K,)`` of the last layer.
         margin_norms: ``(K,)`` norms of the last layer's rows before MARC was folded into it.
         train_counts: ``(K,)`` numbers of training samples per class.
-        ids: ``(n,)`` sample ids.
+        columns: ``(n,)`` arrays by name, as described above.
+        counted: The confusion counts, if only counts are known; ``counted_by`` then has the counts of each column of slices.
         notes: How ambiguous input was read.
     """
 
@@ -59,8 +68,9 @@ class Predictions:
     bias: NDArray[Any] | None = None
     margin_norms: NDArray[Any] | None = None
     train_counts: Ints | None = None
-    ids: NDArray[Any] | None = None
+    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     counted: Confusion | None = None
+    counted_by: Mapping[str, SliceCounts] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @cached_property
@@ -83,6 +93,35 @@ class Predictions:
         """Whether the samples are known, not only their counts."""
         return self.counted is None
 
+    @property
+    def ids(self) -> NDArray[Any] | None:
+        """``(n,)`` sample ids."""
+        return self.columns.get("id")
+
+    @property
+    def paths(self) -> NDArray[Any] | None:
+        """``(n,)`` paths of the image files of the samples."""
+        return self.columns.get("path")
+
+    @property
+    def texts(self) -> NDArray[Any] | None:
+        """``(n,)`` texts of the samples."""
+        return self.columns.get("text")
+
+    @property
+    def by(self) -> dict[str, NDArray[Any]]:
+        """The columns that define slices, by name."""
+        return {name: values for name, values in self.columns.items() if name not in DESCRIBING}
+
+    def slice_counts(self) -> dict[str, SliceCounts]:
+        """Counts per class and slice, for every column that defines slices."""
+        if not self.has_rows:
+            return dict(self.counted_by)
+        return {
+            name: SliceCounts.from_samples(name, values, self.y_true, self.y_pred, self.num_classes)
+            for name, values in self.by.items()
+        }
+
     def labels_only(self) -> Predictions:
         """These predictions without scores, features and head."""
         layer: dict[str, Any] = {"weight": None, "bias": None, "margin_norms": None}
@@ -96,7 +135,8 @@ class Predictions:
             )
         arrays = {name: getattr(self, name) for name in PER_ROW}
         chosen: dict[str, Any] = {name: None if array is None else array[rows] for name, array in arrays.items()}
-        return replace(self, **chosen)
+        columns = {name: values[rows] for name, values in self.columns.items()}
+        return replace(self, columns=columns, **chosen)
 
     @classmethod
     def from_arrays(
@@ -112,6 +152,9 @@ class Predictions:
         class_names: Sequence[str] | None = None,
         train_counts: Counts | None = None,
         ids: ArrayLike | None = None,
+        paths: ArrayLike | None = None,
+        texts: ArrayLike | None = None,
+        by: Mapping[str, ArrayLike] | None = None,
     ) -> Predictions:
         """Predictions from arrays or tensors in memory.
 
@@ -126,6 +169,9 @@ class Predictions:
             class_names: Names in class order. Numeric labels are then indices into this list.
             train_counts: Numbers of training samples per class, in class order or by name.
             ids: Sample ids, e.g. file names.
+            paths: Paths of the image files of the samples.
+            texts: Texts of the samples.
+            by: Columns that define slices: name → one value per sample.
         Example:
             >>> found = Predictions.from_arrays(["cat", "dog", "dog"], ["cat", "cat", "dog"])
             >>> found.classes, found.y_pred.tolist()
@@ -133,8 +179,9 @@ class Predictions:
         """
         from classgap.predictions.arrays import encode_arguments
 
-        given = {"y_true": y_true, "y_pred": y_pred, "scores": scores, "features": features, "ids": ids}
-        return encode_arguments(given, scores_kind, head, margin_norms, class_names, train_counts)
+        given = {"y_true": y_true, "y_pred": y_pred, "scores": scores, "features": features}
+        columns = {"ids": ids, "paths": paths, "texts": texts}
+        return encode_arguments(given, columns, by, scores_kind, head, margin_norms, class_names, train_counts)
 
     @classmethod
     def from_counts(
@@ -240,19 +287,30 @@ def as_predictions(data: Any, y_pred: ArrayLike | None = None, **given: Any) -> 
             )
         return data
     if isinstance(data, (str, Path)):
-        return Predictions.read(data, rows=True, **_allowed(given, "a file"))
+        return Predictions.read(data, rows=True, **_named(given, "a file"))
     from classgap.predictions.frames import is_frame
 
     if is_frame(data):
         if y_pred is not None:
             raise InputError("y_pred cannot be combined with a table; use Predictions.from_frame to name its columns")
-        return Predictions.from_frame(data, **_allowed(given, "a table"))
+        return Predictions.from_frame(data, **_named(given, "a table"))
     return Predictions.from_arrays(data, y_pred, **given)
 
 
-def _allowed(given: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """The arguments that may be combined with a file or table, which holds the arrays itself."""
-    arrays = [key for key in given if key not in ("class_names", "train_counts")]
-    if arrays:
-        raise InputError(f"{', '.join(arrays)} cannot be combined with {what}, which holds them itself")
-    return dict(given)
+def _named(given: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """The arguments that may be combined with a file or table, which holds the arrays itself; columns are given by name."""
+    from classgap.predictions.columns import Columns
+
+    roles = {f"{role}s": role for role in DESCRIBING}
+    names: dict[str, Any] = {roles[k]: value for k, value in given.items() if k in roles and isinstance(value, str)}
+    if "by" in given and not isinstance(given["by"], Mapping):
+        by = [given["by"]] if isinstance(given["by"], str) else list(given["by"])
+        if not all(isinstance(name, str) for name in by):
+            raise InputError(f"by must be the names of columns of {what}, got {by!r}")
+        roles["by"], names["by"] = "by", tuple(by)
+    kept = {key: value for key, value in given.items() if key in ("class_names", "train_counts")}
+    refused = [key for key in given if key not in kept and roles.get(key) not in names]
+    if refused:
+        way = "; give the name of its column" if set(refused) <= {*roles, "by"} else ""
+        raise InputError(f"{', '.join(refused)} cannot be combined with {what}, which holds them itself{way}")
+    return {**kept, "columns": Columns(**names)}

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from classgap.arrays import Ints
 from classgap.checks import InputError
+from classgap.predictions.arrays import plain_column
 from classgap.predictions.columns import Columns, Found, find_columns, pick
 from classgap.predictions.confusion import Confusion, ConfusionCounter
 from classgap.predictions.labels import LabelCoder, resolve_classes
@@ -32,7 +33,7 @@ class Table:
     def countable(self) -> bool:
         """Whether the table holds only labels, so that rows can be counted while they are read."""
         found = self.columns
-        return found.pred is not None and not (found.scores or found.features or found.id)
+        return found.pred is not None and not (found.scores or found.features or found.samples)
 
     @property
     def labels(self) -> tuple[str, str]:
@@ -59,7 +60,8 @@ def _scan(files: Sequence[Path], kind: str, columns: Columns) -> pl.LazyFrame:
     separator = max(",;\t", key=first_line.count)
     header = pl.scan_csv(files[0], separator=separator, infer_schema=False, glob=False).collect_schema().names()
     _refuse_duplicates(header, files[0])
-    labels = [pick("true", columns.true, header), pick("pred", columns.pred, header), columns.id]
+    labels = [pick("true", columns.true, header), pick("pred", columns.pred, header)]
+    labels += [columns.id, columns.path, columns.text, *columns.by]
     # Labels stay text until all distinct labels are known: a column may begin with numbers and contain names later.
     as_text = {name: pl.String() for name in labels if name in header}
     return pl.scan_csv(
@@ -173,12 +175,13 @@ def _walk(
 # ---------------------------------------------------------------- reading rows
 
 
-def read_rows(table: Table) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
-    """All columns as arrays by role, scores and features as matrices; and the titles of the label columns."""
+def read_rows(table: Table) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]], dict[str, str]]:
+    """Arrays by role (scores and features as matrices), per-sample columns, and the titles of the label columns."""
     found = table.columns
-    single = {role: name for role, name in (("y_true", found.true), ("y_pred", found.pred), ("ids", found.id)) if name}
+    single = {role: name for role, name in (("y_true", found.true), ("y_pred", found.pred)) if name}
     wide = {"scores": found.scores, "features": found.features}
     wanted = [_label(table, name).alias(role) for role, name in single.items()]
+    wanted += [_label(table, column).alias(f"column {name}") for name, column in found.samples.items()]
     rows = table.data.select(*wanted, *(name for names in wide.values() for name in names)).collect()
     arrays: dict[str, NDArray[Any]] = {}
     for role, name in single.items():
@@ -187,7 +190,17 @@ def read_rows(table: Table) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
         values = rows[role].to_numpy()
         arrays[role] = values if values.dtype.kind in "iuf" else values.astype(str)
     arrays |= {role: _matrix(rows, names) for role, names in wide.items() if names}
-    return arrays, {role: f"column {name!r}" for role, name in single.items()}
+    columns = {name: _sample_column(rows[f"column {name}"], name, title) for name, title in found.samples.items()}
+    return arrays, columns, {role: f"column {name!r}" for role, name in single.items()}
+
+
+def _sample_column(values: pl.Series, name: str, title: str) -> NDArray[Any]:
+    """A per-sample column; only sample ids must have a value in every row."""
+    if name == "id" and values.null_count():
+        raise InputError(f"column {title!r} has {values.null_count()} rows without a value; fill or remove them")
+    if values.null_count() and values.dtype != pl.String:
+        values = values.cast(pl.String)
+    return plain_column(values.to_numpy())
 
 
 def _matrix(rows: pl.DataFrame, names: Sequence[str]) -> NDArray[Any]:

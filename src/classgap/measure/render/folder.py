@@ -7,15 +7,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from classgap.writing import replacing_entries, write
+
 if TYPE_CHECKING:
     from classgap.measure.audit_report import AuditReport
     from classgap.measure.comparison import Comparison
+
+WRITTEN = ("figures", "report.md", "report.json", "report.html")
 
 
 def write_report(
     result: AuditReport | Comparison, folder: Path, source: str = "", more: Mapping[str, Any] | None = None
 ) -> None:
     """Write ``report.html``, ``report.md``, ``report.json`` and ``figures/`` (PNG and SVG) into ``folder``.
+
+    An earlier report there is replaced, all files at once.
 
     Args:
         source: Name of the measured files, for the title of the page.
@@ -24,14 +30,14 @@ def write_report(
     from classgap.measure.comparison import Comparison
     from classgap.measure.render import html, plot
 
-    (folder / "figures").mkdir(parents=True, exist_ok=True)
     charts = {**plot.figures(result), **(more or {})}
-    if isinstance(result, Comparison):
-        html.render_comparison(result, folder / "report.html", source=source, charts=charts)
-    else:
-        html.render_audit(result, folder / "report.html", source=source, charts=charts)
-    (folder / "report.md").write_text(result.to_markdown(), encoding="utf-8")
-    (folder / "report.json").write_text(json.dumps(result.to_dict(), indent=2), encoding="utf-8")
-    for name, chart in charts.items():
-        for ending in ("png", "svg"):
-            plot.save(chart, folder / "figures" / f"{name}.{ending}")
+    with replacing_entries(folder, WRITTEN) as temporary:
+        if isinstance(result, Comparison):
+            html.render_comparison(result, temporary / "report.html", source=source, charts=charts)
+        else:
+            html.render_audit(result, temporary / "report.html", source=source, charts=charts)
+        write(temporary / "report.md", result.to_markdown())
+        write(temporary / "report.json", json.dumps(result.to_dict(), indent=2))
+        for name, chart in charts.items():
+            for ending in ("png", "svg"):
+                plot.save(chart, temporary / "figures" / f"{name}.{ending}")

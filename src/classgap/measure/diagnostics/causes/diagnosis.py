@@ -15,7 +15,7 @@ from classgap.measure.diagnostics.causes.signals import Cause, CauseKind, ClassE
 from classgap.measure.diagnostics.geometry.summary import Geometry
 from classgap.measure.diagnostics.margins import ScoreKind
 from classgap.measure.render.plain import percent
-from classgap.measure.statistics.paired import benjamini_hochberg
+from classgap.measure.statistics.false_discovery import benjamini_hochberg
 
 __all__ = ["Cause", "CauseKind", "Diagnosis", "diagnose"]
 

@@ -1,0 +1,98 @@
+"""The two sides of a comparison: read, audited, and checked to hold the same samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from classgap.arrays import Ints
+from classgap.checks import InputError
+from classgap.measure.audit_report import AuditReport
+from classgap.measure.auditing import audit
+from classgap.predictions import Columns, Predictions, align
+from classgap.predictions.frames import is_frame
+
+Side = Any
+"""Predictions, an audit, the path of a prediction file or a table; or a sequence of one of these, one per training seed."""
+
+
+def several_runs(side: Side) -> list[Any]:
+    """One side of a comparison as a list of runs."""
+    runs = list(side) if isinstance(side, (list, tuple)) else [side]
+    if not runs:
+        raise InputError("before and after must each hold at least one run, got an empty sequence")
+    return runs
+
+
+def read_run(run: Any, columns: Columns, class_names: Sequence[str] | None) -> AuditReport | Predictions:
+    if isinstance(run, (AuditReport, Predictions)):
+        return run
+    if isinstance(run, (str, Path)):
+        return Predictions.read(run, columns, class_names=class_names, rows=True)
+    if is_frame(run):
+        return Predictions.from_frame(run, columns, class_names=class_names)
+    raise InputError(
+        f"before and after must be predictions, audits, files or tables, got {type(run).__name__}; "
+        "for arrays pass audit(y_true, y_pred)"
+    )
+
+
+def audited_sides(
+    before: Sequence[AuditReport | Predictions],
+    after: Sequence[AuditReport | Predictions],
+    confidence: float,
+    seed: int,
+) -> tuple[tuple[AuditReport, ...], tuple[AuditReport, ...]]:
+    """Audits of both sides; predictions with sample ids are first sorted into the same order."""
+    runs = [*before, *after]
+    if all(isinstance(run, Predictions) for run in runs):
+        runs = list(align([run for run in runs if isinstance(run, Predictions)]))
+    reports = tuple(
+        run if isinstance(run, AuditReport) else audit(run.labels_only(), confidence=confidence, seed=seed)
+        for run in runs
+    )
+    for report in reports:
+        if report.samples is None:
+            raise InputError(
+                "predictions that hold only counts cannot be paired; pass predictions with rows, or use compare_counts"
+            )
+    return reports[: len(before)], reports[len(before) :]
+
+
+def common_classes(reports: Sequence[AuditReport]) -> tuple[str, ...]:
+    """All class names; the report of one model may lack a class that it never predicts."""
+    return tuple(dict.fromkeys(name for report in reports for name in report.classes))
+
+
+def same_samples(reports: Sequence[AuditReport], classes: tuple[str, ...]) -> tuple[Ints, list[Ints]]:
+    place = {name: k for k, name in enumerate(classes)}
+    y_true: Ints | None = None
+    predictions = []
+    for report in reports:
+        samples = report.samples
+        assert samples is not None  # checked by audited_sides
+        code = np.array([place[name] for name in report.classes])
+        truth = code[samples.y_true]
+        if y_true is None:
+            y_true = truth
+        elif len(truth) != len(y_true):
+            raise InputError(f"before and after must hold the same samples, got {len(y_true)} and {len(truth)} samples")
+        elif (truth != y_true).any():
+            rows = np.flatnonzero(truth != y_true)
+            raise InputError(
+                "before and after must hold the same samples in the same order, but the true labels differ in "
+                f"{len(rows)} of {len(truth)} rows (first: row {rows[0]}); {_advice(reports)}"
+            )
+        predictions.append(code[samples.y_pred])
+    assert y_true is not None
+    return y_true, predictions
+
+
+def _advice(reports: Sequence[AuditReport]) -> str:
+    """What to do about true labels that differ."""
+    if all(report.samples is not None and report.samples.ids is not None for report in reports):
+        return "the sample ids agree, so check the labels and the class names of both files"
+    return "match the rows by sample id (--id or Columns(id=…)), or sort both files by it"
