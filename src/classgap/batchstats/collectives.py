@@ -7,7 +7,7 @@ compiling anew while another one is not, and what a compiler moves or leaves out
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -17,10 +17,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def _uncompiled(function: Function) -> Function:
-    disabled: Function = torch._disable_dynamo(
-        function
-    )  # torch.compiler.disable would load the compiler, which takes seconds
-    return disabled
+    # torch.compiler.disable would load the compiler, which takes seconds.
+    return cast("Function", torch._disable_dynamo(function))  # type: ignore[attr-defined]
 
 
 def is_distributed() -> bool:

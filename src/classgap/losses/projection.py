@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -23,19 +25,13 @@ class BatchNormProjection(nn.Module):
     def forward(self, rows: Tensor, *, updating: bool) -> Tensor:
         """Unit vectors in the precision of the projection; running statistics are written only if ``updating``."""
         hidden, norm = self.first(rows.to(self.first.weight.dtype)), self.norm
-        assert norm.running_mean is not None
-        assert norm.running_var is not None
-        running = norm.running_mean, norm.running_var
-        if len(rows) > 1 and self.training:  # a single row has no variance
-            running = (
-                running[0].clone(),
-                running[1].clone(),
-            )  # also in a repeated pass, as activation checkpointing wants
-            hidden = F.batch_norm(hidden, *running, norm.weight, norm.bias, True, norm.momentum, norm.eps)
+        mean, variance = cast("Tensor", norm.running_mean), cast("Tensor", norm.running_var)
+        if len(rows) == 1 or not self.training:  # a single row has no variance
+            hidden = F.batch_norm(hidden, mean, variance, norm.weight, norm.bias, eps=norm.eps)
+        else:  # with copies: values that are not finite must not be written, nor anything in a repeated pass
+            new = mean.clone(), variance.clone()
+            hidden = F.batch_norm(hidden, *new, norm.weight, norm.bias, training=True, eps=norm.eps)
             if updating:
-                write_state(norm.running_mean, running[0])
-                write_state(norm.running_var, running[1])
-                norm.num_batches_tracked.add_(1)
-        else:
-            hidden = F.batch_norm(hidden, *running, norm.weight, norm.bias, eps=norm.eps)
+                write_state(mean, new[0])
+                write_state(variance, new[1])
         return F.normalize(self.last(F.relu(hidden)), dim=1)
