@@ -19,6 +19,8 @@ from classgap.data.splits import Profile, choose, hold_out, profile_counts, spli
 from classgap.data.texts import Encode
 from classgap.data.workers import default_workers
 
+_USUAL_IMBALANCE = 100.0  # of a long-tailed set, where the configuration names none
+
 
 @dataclass(frozen=True, eq=False)
 class TrainingData:
@@ -84,6 +86,7 @@ def load_data(
     skip_corrupt: bool = False,
     crop_scale: float = 0.08,
     interpolation: str = "bilinear",
+    partial: bool = False,
     workers: int | None = None,
     memory: int = MEMORY_MB,
     encode: Encode | None = None,
@@ -91,7 +94,8 @@ def load_data(
     """The sets of a run.
 
     The validation split is taken first, with the same share of every class; the rest is reduced to ``per_class`` samples per
-    class or to a long-tail profile. ``val_fraction=0`` gives the published long-tail totals.
+    class or to a long-tail profile. ``val_fraction=0`` gives the published long-tail totals. For ``cifar10_lt`` and
+    ``cifar100_lt`` the published long tail is taken first, and the validation split from it.
 
     Args:
         name: See :func:`~classgap.data.load_source`; or a pair of torch data sets, for training and for testing.
@@ -103,11 +107,13 @@ def load_data(
         seed: Random seed of the splits; independent of the seed of the training, so that runs with other seeds use the same data.
         size: Side of the square images that the network gets. Their shorter side becomes ``resize`` pixels long (``size`` by
             default), then the centre is cut out. Without it images must all have one size, and keep it.
-        root: Folder that the paths in a table or list file are relative to; by default the folder of that file.
+        root: Folder that the paths in a table or list file are relative to; by default the folder of that file. Of a named set
+            the folder of all data sets; by default that of ``CLASSGAP_DATA``.
         test_fraction: Share of every class that becomes the test set, where a folder or table has none.
         skip_corrupt: Leave out image files that cannot be decoded, after trying all of them; otherwise the first one is an error.
         crop_scale: Smallest share of the area that ``resized_crop`` keeps.
         interpolation: How images are resized, ``"bilinear"`` or ``"bicubic"``.
+        partial: Use a named set although samples are missing; otherwise that is an error.
         workers: Processes that decode image files; by default one per processor core, at most 8. Results do not depend on it.
         memory: Megabytes that the decoded image files may take in memory. A larger set is decoded during training, and so is
             the training part under the augmentation ``resized_crop``, which needs the whole files. Results do not change.
@@ -126,6 +132,7 @@ def load_data(
         skip_corrupt,
         crop_scale=crop_scale,
         interpolation=interpolation,
+        partial=partial,
         workers=processes,
     )
     if isinstance(name, str):
@@ -139,9 +146,12 @@ def load_data(
         )
     if source.content == "texts":
         raise InputError(f"data={source.name} holds texts, but the model takes images or vectors; choose a text model")
-    has_val = source.y_val is not None
-    rest, held = hold_out(source.y_train, len(source.class_names), 0.0 if has_val else val_fraction, seed)
-    kept = _thin(source, rest, per_class, profile, imbalance, seed)
+    if source.profile is not None:
+        kept, held = _published_tail(source, per_class, profile, imbalance, val_fraction, seed)
+    else:
+        has_val = source.y_val is not None
+        rest, held = hold_out(source.y_train, len(source.class_names), 0.0 if has_val else val_fraction, seed)
+        kept = _thin(source, rest, per_class, profile, imbalance, seed)
     splits = open_splits(source, kept, held, workers=processes, memory=memory, crops="resized_crop" in augment)
     members = [array for array in (source.y_val, source.members) if array is not None]
     return TrainingData(
@@ -167,6 +177,17 @@ def _thin(source: Source, pool: Array, per_class: int | None, profile: Profile, 
     if profile == "balanced" and per_class is None:
         return pool
     return choose(source.y_train, pool, counts, seed)
+
+
+def _published_tail(
+    source: Source, per_class: int | None, profile: Profile, imbalance: float, val_fraction: float, seed: int
+) -> tuple[Array, Array]:
+    """Training and validation samples of a long tail whose members are published; validation samples are taken from these."""
+    shape = source.profile if profile == "balanced" and source.profile else profile
+    ratio = imbalance if imbalance > 1 else _USUAL_IMBALANCE
+    members = _thin(source, np.arange(len(source.y_train)), per_class, shape, ratio, seed)
+    rest, held = hold_out(source.y_train[members], len(source.class_names), val_fraction, seed)
+    return members[rest], members[held]
 
 
 def _pair(sets: tuple[Any, Any]) -> tuple[Any, Any]:

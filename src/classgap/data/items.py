@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from classgap.checks import InputError, fraction, number, one_of, whole
+from classgap.data.splits import Profile
 
 Array = NDArray[Any]
 
@@ -74,6 +75,7 @@ class Source:
         x_val, y_val: A validation set, where the source has its own.
         members: Changes when the names of the samples do; part of the hash of a split.
         notes: What the user should know, e.g. which files were left out.
+        profile: Distribution over the classes that the name stands for, where the samples themselves have another.
     """
 
     name: str
@@ -89,6 +91,7 @@ class Source:
     y_val: Array | None = None
     members: Array | None = None
     notes: tuple[str, ...] = ()
+    profile: Profile | None = None
 
     @property
     def in_shape(self) -> tuple[int, ...]:

@@ -86,15 +86,7 @@ def _given(data: Any, expected: Expected) -> Tensor | Items:
 def _named(name: str, part: Part | None, expected: Expected) -> tuple[Tensor | Items, Array, Sequence[str]]:
     path = own_listing(name)
     if path is None:
-        source = resized(load_source(name, files=expected.files), expected.files)
-        if part == "all":
-            raise InputError(f"part=all is for folders and tables of images; {name} has the parts train and test")
-        if part == "val":
-            raise InputError(
-                f"{name} has no validation part of its own; the one of a run is in its predictions_val.npz"
-            )
-        x, y = (source.x_train, source.y_train) if part == "train" else (source.x_test, source.y_test)
-        return torch.from_numpy(np.ascontiguousarray(x)), y, source.class_names
+        return _published(name, part, expected)
     options = expected.files
     listing = read_listing(path, options.root)
     listing = only(listing, part or ("test" if listing.parts else "all"), options.test_fraction)
@@ -112,6 +104,27 @@ def _named(name: str, part: Part | None, expected: Expected) -> tuple[Tensor | I
     names = listing.class_names
     y = np.array([names.index(listing.labels[row]) for row in kept], dtype=np.int64)
     return items, y, names
+
+
+def _published(name: str, part: Part | None, expected: Expected) -> tuple[Tensor | Items, Array, Sequence[str]]:
+    options = expected.files
+    if options.size is None and len(expected.in_shape) == 3:
+        options = dataclasses.replace(options, size=expected.in_shape[1])  # files need it, arrays may have it already
+    source = load_source(name, files=dataclasses.replace(options, partial=True))
+    if isinstance(source.x_test, np.ndarray):
+        source = resized(source, expected.files)
+    if part == "all":
+        raise InputError(f"part=all is for folders and tables of your own; {name} has the parts train and test")
+    if part == "val":
+        if source.x_val is None or source.y_val is None:
+            raise InputError(
+                f"{name} has no validation part of its own; the one of a run is in its predictions_val.npz"
+            )
+        x, y = source.x_val, source.y_val
+    else:
+        x, y = (source.x_train, source.y_train) if part == "train" else (source.x_test, source.y_test)
+    samples = torch.from_numpy(np.ascontiguousarray(x)) if isinstance(x, np.ndarray) else x
+    return samples, y, source.class_names
 
 
 def _require_shape(shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:

@@ -188,8 +188,18 @@ def _table(path: Path, root: Path, part: str | None = None) -> Listing:
 
 
 def require_files(base: str, names: Sequence[str], what: str, way_out: str) -> None:
-    """Refuse a list of images of which some are missing."""
-    missing = [name for name in names if not os.path.isfile(os.path.join(base, name))]
+    """Refuse a list of images of which some are missing. Folders are listed, which is much faster than to ask for each file."""
+    inside: dict[str, set[str]] = {}
+    missing = []
+    for name in names:
+        folder, _, file = name.rpartition("/")
+        if folder not in inside:
+            try:
+                inside[folder] = set(os.listdir(os.path.join(base, folder)))
+            except OSError:
+                inside[folder] = set()
+        if file not in inside[folder]:
+            missing.append(name)
     if missing:
         raise InputError(f"{what}, but {base} lacks {some(missing, 'image')}; {way_out}")
 
@@ -201,7 +211,7 @@ def inside(base: str, name: str, path: Path, row: int) -> str:
         raise InputError(
             f"{path}: path {name!r} in row {row} leaves the folder {base}; set data.root to a folder that holds all images"
         )
-    return os.path.relpath(place, base)
+    return os.path.relpath(place, base).replace(os.sep, "/")
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ class DataConfig:
     skip_corrupt: bool = False
     crop_scale: float = 0.08
     interpolation: Literal["bilinear", "bicubic"] = "bilinear"
+    partial: bool = False
 
 
 @dataclass(frozen=True)
@@ -275,7 +276,7 @@ def read_run(folder: Path) -> TrainConfig | None:
 
 # Written only where they differ from the defaults, so that a setting of a later version does not rename the runs of earlier ones.
 _IF_CHANGED = {
-    "data": ("size", "resize", "root", "test_fraction", "skip_corrupt", "crop_scale", "interpolation"),
+    "data": ("size", "resize", "root", "test_fraction", "skip_corrupt", "crop_scale", "interpolation", "partial"),
     "model": ("head_params", "head_scale", "zero_shot", "frozen", "wise", "tokens"),
     "optim": ("betas", "decay_norms", "layer_decay"),
     "schedule": ("warmup_steps",),
