@@ -38,7 +38,7 @@ def console() -> Console:
 
 @contextlib.contextmanager
 def working(what: str) -> Iterator[Progress]:
-    """A spinner or progress bar on standard error; nothing where standard error is not a terminal."""
+    """A spinner or a progress bar on standard error; nothing where standard error is not a terminal."""
     if not sys.stderr.isatty():  # Rich before 14.3 prints an empty line for a disabled bar
         yield lambda done, total: None
         return

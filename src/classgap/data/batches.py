@@ -25,9 +25,11 @@ class Batch:
     """The part of a batch that belongs to this process.
 
     Attributes:
+        x: Inputs of the network: those of the samples in ``y``, and of two others where this process has no sample.
         y: Labels, or probabilities where samples were mixed.
         index: Position of each sample in the training set.
         total: Rows of the whole batch, over all processes.
+        smallest: Samples of the process that has the fewest, among those that have some.
         views: Views of each sample, one after the other: all rows of the first, then all of the second, …
     """
 
@@ -35,15 +37,19 @@ class Batch:
     y: Tensor
     index: Tensor
     total: int
+    smallest: int
     views: int = 1
 
     def pieces(self, count: int) -> Iterator[Batch]:
-        """The batch in ``count`` nearly equal parts; all views of a sample are in the same part."""
-        count = min(count, len(self.y) // self.views)
+        """The batch in ``count`` nearly equal parts, as many on every process; all views of a sample are in the same part."""
+        count = min(count, self.smallest)
+        if count == 1 or not len(self.y):
+            yield from [self] * count
+            return
         tensors = (self.x, self.y, self.index)
         parts = (t.view(self.views, -1, *t.shape[1:]).tensor_split(count, 1) for t in tensors)
         for x, y, index in zip(*parts, strict=True):
-            yield Batch(x.flatten(0, 1), y.flatten(0, 1), index.flatten(0, 1), self.total, self.views)
+            yield Batch(x.flatten(0, 1), y.flatten(0, 1), index.flatten(0, 1), self.total, self.smallest, self.views)
 
 
 def mixed_seed(*parts: int) -> int:
@@ -80,7 +86,8 @@ class Batches:
     Everything random is drawn for the whole batch from ``(seed, epoch, step)`` and then cut into the processes' shares, so
     neither resuming in mid-epoch nor another number of processes changes what a sample looks like.
 
-    A last batch with fewer than two samples per process is left out: BatchNorm cannot use it.
+    A last batch of a single sample is left out: BatchNorm cannot use it. Of a last batch with fewer than two samples per process
+    the first processes get two or three each, and the others none.
 
     Args:
         batch: Samples per step over all processes.
@@ -118,7 +125,7 @@ class Batches:
 
     def _count(self, samples: int) -> int:
         full, tail = divmod(samples, self.batch)
-        return full + (tail >= 2 * self.world)
+        return full + (tail >= 2)
 
     @property
     def augmented(self) -> bool:
@@ -143,23 +150,40 @@ class Batches:
         return (0, 1) if self.mix else (self.rank, self.world)
 
     def _finish(self, index: Tensor, pixels: list[Tensor], seed: int) -> Batch:
-        device = self.split.y.device
-        made, share = share_of(len(index), *self._made), share_of(len(index), self.rank, self.world)
-        rows = index[made].to(device)
+        device, count = self.split.y.device, len(index)
+        rows = index[input_rows(count, *self._made)].to(device)
         views = [(self.normalise(x.to(device)), self.split.y[rows]) for x in pixels]
         if self.mix:
-            rng = np.random.default_rng(mixed_seed(seed, 3))
+            rng, share = np.random.default_rng(mixed_seed(seed, 3)), input_rows(count, self.rank, self.world)
             mixed = [self.mix(x, y, rng) for x, y in views]
             views, rows = [(x[share], y[share]) for x, y in mixed], rows[share]
+        if not len(range(count)[share_of(count, self.rank, self.world)]):
+            views, rows = [(x, y[:0]) for x, y in views], rows[:0]
+        smallest = count // sharing(count, self.world)
         if self.views == 1:
-            return Batch(*views[0], rows, len(index))
+            return Batch(*views[0], rows, count, smallest)
         x, y = (torch.cat(parts) for parts in zip(*views, strict=True))
-        return Batch(x, y, rows.repeat(self.views), self.views * len(index), self.views)
+        return Batch(x, y, rows.repeat(self.views), self.views * count, smallest, self.views)
+
+
+def sharing(count: int, world: int) -> int:
+    """How many of ``world`` processes have samples of a batch of ``count``: at least two each."""
+    return max(1, min(world, count // 2))
 
 
 def share_of(count: int, rank: int, world: int) -> slice:
     """What process ``rank`` of ``world`` has of a batch of ``count`` samples."""
-    return slice(math.ceil(count * rank / world), math.ceil(count * (rank + 1) / world))
+    world = sharing(count, world)
+    return slice(*(math.ceil(count * min(number, world) / world) for number in (rank, rank + 1)))
+
+
+def input_rows(count: int, rank: int, world: int) -> slice:
+    """The samples whose inputs process ``rank`` passes through the network: its share, or the first two if it has none.
+
+    All processes must run the network, since they exchange gradients, and BatchNorm needs two rows.
+    """
+    share = share_of(count, rank, world)
+    return share if share.start < share.stop else slice(0, 2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,7 +214,7 @@ class _Draws:
         seeds = None
         if not isinstance(self.x, Tensor) and self.x.random:
             seeds = torch.randint(2**63 - 1, shape, generator=generator)
-        made = share_of(len(index), *self.made)
+        made = input_rows(len(index), *self.made)
         rows = index[made]
         return [
             self._view(rows, policies, uniform[view, made], None if seeds is None else seeds[view, made])

@@ -61,6 +61,8 @@ def resolve_classes(
         >>> classes, coder(np.array([2, 0])).tolist()
         (('a', 'b', 'c'), [2, 0])
     """
+    if names is None and width is None and all(values.dtype.kind == "b" for _, values in distinct):
+        names = ["False", "True"]
     labels = _one_spelling([_canonical(title, values) for title, values in distinct], names, width)
     notes: tuple[str, ...] = ()
     if names is None and width is not None:

@@ -31,15 +31,27 @@ class SliceCounts:
 
     @classmethod
     def from_samples(
-        cls, column: str, values: NDArray[Any], y_true: Ints, y_pred: Ints, num_classes: int
+        cls,
+        column: str,
+        values: NDArray[Any],
+        y_true: Ints,
+        y_pred: Ints,
+        num_classes: int,
+        repeats: Ints | None = None,
     ) -> SliceCounts:
-        """Count samples; ``values`` is the slice of each sample, ``column`` its name in messages."""
+        """Count samples; ``values`` is the slice of each sample, ``column`` its name in messages.
+
+        Args:
+            repeats: Number of samples that each entry stands for; by default 1.
+        """
         distinct, code = np.unique(values.astype(str) if values.dtype.kind == "O" else values, return_inverse=True)
         names = slice_names(column, distinct)
         place, size = y_true * len(names) + code.reshape(-1), num_classes * len(names)
-        support = np.bincount(place, minlength=size).reshape(num_classes, -1)
-        correct = np.bincount(place[y_pred == y_true], minlength=size).reshape(num_classes, -1)
-        return cls(names, correct, support)
+        support, correct = np.zeros((2, size), dtype=np.int64)
+        right, each = y_pred == y_true, np.ones(len(place), dtype=np.int64) if repeats is None else repeats
+        np.add.at(support, place, each)
+        np.add.at(correct, place[right], each[right])
+        return cls(names, correct.reshape(num_classes, -1), support.reshape(num_classes, -1))
 
 
 def slice_names(column: str, distinct: NDArray[Any]) -> tuple[str, ...]:
