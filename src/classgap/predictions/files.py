@@ -50,9 +50,19 @@ def read_predictions(
         found = _read_table(files, kind, columns, class_names, rows, progress)
     else:
         found = _read_archives(files, kind, columns, class_names)
+    if found.paths is not None:
+        found = replace(found, columns={**found.columns, "path": _located(found.paths, files[0].parent)})
     if train_counts is not None:
         found = replace(found, train_counts=counts_in_order(train_counts, found.classes))
     return found
+
+
+def _located(paths: NDArray[Any], folder: Path) -> NDArray[Any]:
+    """Paths of image files as they can be opened from here; paths that are relative to ``folder`` get its name in front."""
+    relative = next((str(path) for path in paths if str(path) and not Path(str(path)).is_absolute()), None)
+    if relative is None or Path(relative).exists() or not (folder / relative).exists():
+        return paths
+    return np.array([str(folder / str(path)) if str(path) else "" for path in paths], dtype=object)
 
 
 def count_two_tables(

@@ -1,4 +1,4 @@
-"""Write the report folder: page, Markdown, JSON and figures."""
+"""Write the report folder: page, Markdown, JSON, figures, and the lists of samples."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ def write_report(
 ) -> None:
     """Write ``report.html``, ``report.md``, ``report.json`` and ``figures/`` (PNG and SVG) into ``folder``.
 
+    For an audit whose samples are known also ``mistakes.csv``, and with scores ``mislabelled.csv``.
+
     Args:
         source: Name of the measured files, for the title of the page.
         more: Further charts by name.
@@ -30,8 +32,18 @@ def write_report(
         html.render_comparison(result, folder / "report.html", source=source, charts=charts)
     else:
         html.render_audit(result, folder / "report.html", source=source, charts=charts)
+        _write_samples(result, folder)
     (folder / "report.md").write_text(result.to_markdown(), encoding="utf-8")
     (folder / "report.json").write_text(json.dumps(result.to_dict(), indent=2), encoding="utf-8")
     for name, chart in charts.items():
         for ending in ("png", "svg"):
             plot.save(chart, folder / "figures" / f"{name}.{ending}")
+
+
+def _write_samples(report: AuditReport, folder: Path) -> None:
+    """Every mistake, and every label that is probably wrong, as CSV."""
+    if report.samples is None:
+        return
+    report.mistakes(n=None).write_csv(folder / "mistakes.csv", float_precision=4)
+    if report.samples.scores is not None:
+        report.mislabelled().write_csv(folder / "mislabelled.csv", float_precision=4)
