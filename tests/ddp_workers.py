@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from classgap import registry
 from classgap.optim import SAM
-from contract import build, call, inputs
+from classgap.testing.inputs import build, call, inputs
 from waiting import LOOPBACK, SECONDS
 
 JOINT = ("center", "range", "spreadout", "cmic", "supcon", "bcl", "dro_lt", "gml", "ncl", "lff")

@@ -11,7 +11,7 @@ from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from classgap.checks import InputError
 from classgap.predictions import confusion
-from classgap.predictions.confusion import Confusion, ConfusionCounter
+from classgap.predictions.confusion import Confusion
 from reference import metrics as reference
 
 codes = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=60)
@@ -38,21 +38,17 @@ def test_absent_class_is_nan_not_zero():
     assert c.precision[2] == 0
 
 
-@given(codes, st.integers(1, 7))
-def test_chunks_add_up(pairs, chunk):
+@given(codes, st.booleans())
+def test_pairs_may_stand_for_several_samples(pairs, sparse):
     y_true, y_pred = np.array(pairs).T
-    counter = ConfusionCounter(6)
-    for start in range(0, len(y_true), chunk):
-        counter.add(y_true[start : start + chunk], y_pred[start : start + chunk])
-    np.testing.assert_array_equal(counter.result().counts, Confusion.from_codes(y_true, y_pred, 6).counts)
-
-
-def test_small_chunk_of_many_classes_takes_the_scatter_route():
-    counter = ConfusionCounter(100)
-    counter.add(np.array([3, 3, 99]), np.array([3, 4, 0]))  # fewer rows than an eighth of the cells
-    counts = counter.result().counts
-    assert counts[3, 3] == counts[3, 4] == counts[99, 0] == 1
-    assert counts.sum() == 3
+    repeats = np.arange(len(pairs))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(confusion, "DENSE_LIMIT", 3 if sparse else 2048)
+        found = Confusion.from_codes(y_true, y_pred, 6, repeats)
+        each = Confusion.from_codes(np.repeat(y_true, repeats), np.repeat(y_pred, repeats), 6)
+    np.testing.assert_array_equal(found.support, each.support)
+    np.testing.assert_array_equal(found.correct, each.correct)
+    np.testing.assert_array_equal(found.predicted, each.predicted)
 
 
 def test_sparse_storage_gives_the_same_numbers(monkeypatch):
@@ -65,7 +61,6 @@ def test_sparse_storage_gives_the_same_numbers(monkeypatch):
     for name in ("support", "predicted", "correct", "accuracy", "precision", "f1"):
         np.testing.assert_array_equal(getattr(sparse, name), getattr(dense, name))
     assert sparse.worst_pairs(20) == dense.worst_pairs(20)
-    assert ConfusionCounter(41).result().num_samples == 0
     np.testing.assert_array_equal(Confusion.from_counts(dense.counts).support, dense.support)
 
 

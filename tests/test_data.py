@@ -110,13 +110,11 @@ def test_fashion_mnist_from_either_place() -> None:
 
 
 def test_absent_download_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("torchvision")
     monkeypatch.setenv("CLASSGAP_DATA", str(tmp_path))
     with pytest.raises(InputError, match="classgap data prepare cifar10"):
         load_source("cifar10")
-    monkeypatch.setattr("classgap.data.sources._DEBIAN_FASHION_MNIST", tmp_path)
-    with pytest.raises(InputError, match="classgap data prepare fashion_mnist"):
-        load_source("fashion_mnist")
+    with pytest.raises(InputError, match="classgap data prepare mnist"):
+        load_source("mnist")
 
 
 GOOD: dict[str, Any] = {
@@ -266,9 +264,12 @@ def test_data_verbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from classgap.cli.app import app
 
     monkeypatch.setenv("CLASSGAP_DATA", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "160")
     listed = CliRunner().invoke(app, ["data", "list"])
     assert listed.exit_code == 0
     assert re.search(r"^digits +yes ", listed.output, re.MULTILINE)
     assert re.search(r"^cifar10 +no ", listed.output, re.MULTILINE)
-    assert "797 training and 1000 test" in CliRunner().invoke(app, ["data", "prepare", "digits"]).output
+    assert (
+        "797 training, 1000 test samples of 10 classes" in CliRunner().invoke(app, ["data", "prepare", "digits"]).output
+    )
     assert isinstance(CliRunner().invoke(app, ["data", "prepare", "digit"]).exception, InputError)

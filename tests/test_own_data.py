@@ -210,7 +210,7 @@ def test_faulty_folders(tmp_path: Path, change: Any, message: str) -> None:
         ("path,label\n/etc/passwd,a\n", "leaves the folder"),
         ("path,label\nant/00.png,a\nant/99.png,b\nant/98.png,b\n", r"lacks 2 images \(ant/99.png, ant/98.png\)"),
         ("path,label\nant/00.png,\n", "column label is empty in row 1"),
-        ("picture,label\nant/00.png,a\n", "needs the columns path and label, .* it has picture, label"),
+        ("picture,label\nant/00.png,a\n", "needs the columns path .* and label, .* it has picture, label"),
         ("path,label,split\nant/00.png,a,trian\n", "split must be train, val or test, got 'trian' in row 1"),
         ("path,label,split\nant/00.png,a,train\nant/00.png,a,test\n", "is in train and in test"),
         ("path,label,split\nant/00.png,a,test\n", "no training images"),

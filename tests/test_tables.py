@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 from classgap import Columns, Predictions, audit, compare
 from classgap.checks import InputError
 from classgap.predictions import align, read_names, read_train_counts
-from classgap.predictions.files import count_two_tables
+from classgap.predictions.files import count_two
 
 NAMES = ["ant", "bee", "cat"]
 TRUE = np.array([0, 0, 1, 1, 2, 2, 2])
@@ -80,13 +80,9 @@ def test_folder_and_several_files_are_parts(tmp_path: Path) -> None:
     (tmp_path / ".part-0.parquet.crc").touch()
     assert confusion(Predictions.read([tmp_path])) == COUNTS
     assert confusion(Predictions.read(sorted(tmp_path.glob("part-*")))) == COUNTS
-    reports: list[tuple[int, int]] = []
-    Predictions.read([tmp_path], progress=lambda done, total: reports.append((done, total)))
-    assert reports[-1] == (7, 7)
 
 
-def test_streaming_equals_rows_across_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("classgap.predictions.tables.BATCH_ROWS", 100)
+def test_streaming_equals_rows(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     true, pred = rng.integers(0, 30, (2, 5000))
     file = write(tmp_path / "p.parquet", {"y_true": true, "y_pred": pred})
@@ -223,7 +219,7 @@ GOOD = {"y_true": [0, 1], "y_pred": [0, 1]}
         ("a.csv", {"y_true": [1], "z": [2]}, {}, "no column has a usual name for predictions"),
         ("a.csv", {"label": [1], "target": [1], "pred": [1]}, {}, "could both be meant by --true"),
         ("a.csv", GOOD, {"columns": Columns(true="y_ture")}, "did you mean 'y_true'"),
-        ("a.csv", {"y_true": ["a", None], "y_pred": ["a", "b"]}, {}, "'y_true' has rows without a label"),
+        ("a.csv", {"y_true": ["a", None], "y_pred": ["a", "b"]}, {}, "'y_true' has 1 row without a label"),
         ("a.parquet", {"y_true": [0.0, float("nan")], "y_pred": [0, 1]}, {}, "NaN"),
         ("a.parquet", {"y_true": [0, 1], "y_pred": [0.2, 0.9]}, {}, "fraction 0.2; check that it is not a column of scores"),
         ("a.csv", {"y_true": ["a", "b"], "y_pred": [0, 1]}, {}, "holds numbers .* the other label column holds names"),
@@ -380,19 +376,19 @@ def test_scores_from_a_head_in_small_integers(tmp_path: Path) -> None:
 def test_streamed_comparison(tmp_path: Path) -> None:
     before = write(tmp_path / "a.parquet", {"y_true": TRUE, "y_pred": PRED})
     after = write(tmp_path / "b.csv", {"label": TRUE, "prediction": TRUE})
-    assert count_two_tables([before], [after], Columns()) is not None
+    assert count_two(before, after, Columns()) is not None
     found = compare(before, after)
     assert found.per_class["gained"].tolist() == [1, 0, 1]
     assert found.per_class["lost"].tolist() == [0, 0, 0]
     scored = write(tmp_path / "s.csv", {"y_true": TRUE, "score_0": PRED, "score_1": PRED, "score_2": PRED})
-    assert count_two_tables([before], [scored], Columns()) is None
-    assert count_two_tables([archive(tmp_path / "a.npz", y_true=TRUE, y_pred=PRED)], [after], Columns()) is None
+    assert count_two(before, scored, Columns()) is None
+    assert count_two(archive(tmp_path / "a.npz", y_true=TRUE, y_pred=PRED), after, Columns()) is None
     short = write(tmp_path / "short.csv", {"y_true": TRUE[:5], "y_pred": PRED[:5]})
     with pytest.raises(InputError, match="before has 7 rows but after has 5"):
-        count_two_tables([before], [short], Columns())
+        count_two(before, short, Columns())
     moved = write(tmp_path / "moved.csv", {"y_true": TRUE[::-1], "y_pred": PRED})
     with pytest.raises(InputError, match="differ in 6 of 7 rows"):
-        count_two_tables([before], [moved], Columns())
+        count_two(before, moved, Columns())
 
 
 def test_what_is_known_of_a_sample_is_a_column(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from classgap import registry
 from classgap.losses import ClassLoss
-from contract import build, gradients, inputs
+from classgap.testing.inputs import build, gradients, inputs
 from waiting import LOOPBACK, SECONDS
 
 SPLITS = ([7, 5], [9, 3], [12, 0], [4, 8])

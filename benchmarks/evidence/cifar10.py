@@ -16,6 +16,7 @@ from evidence_common import (
     DATA,
     DIALLED,
     ERM,
+    MR2,
     REFITTED,
     RERUN,
     SEEDS,
@@ -54,7 +55,7 @@ def suite() -> Suite:
         variants=(
             ERM,
             COMPACT,
-            *only_on(("wrn*", "resnet*"), CONSTANT),
+            *only_on(("wrn*", "resnet*"), MR2, CONSTANT),
             *only_on(
                 ("wrn-10-1", "resnet20", "resnet32"),
                 *AUGMENTED,

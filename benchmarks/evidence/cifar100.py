@@ -6,7 +6,7 @@ Cost on one core: 30 epochs of the small network about 6 minutes, 40 epochs of R
 
 from __future__ import annotations
 
-from evidence_common import AUGMENTED, AUTOAUGMENT, COMPACT, DATA, ERM, RERUN, SEEDS, SMOOTHING, only_on
+from evidence_common import AUGMENTED, AUTOAUGMENT, COMPACT, DATA, ERM, MR2, RERUN, SEEDS, SMOOTHING, only_on
 
 from classgap.suites import Suite, Task
 from classgap.training import TrainConfig
@@ -33,6 +33,7 @@ def suite() -> Suite:
         variants=(
             ERM,
             RERUN,
+            MR2,
             COMPACT,
             SMOOTHING,
             *only_on(("wrn-10-1", "resnet32"), AUGMENTED[0]),

@@ -18,6 +18,7 @@ from evidence_common import (
     FOCAL,
     GROUP_DRO,
     LDAM,
+    MR2,
     MR2_PUBLISHED_WEIGHTS,
     REFITTED,
     RERUN,
@@ -56,6 +57,7 @@ def suite() -> Suite:
         variants=(
             ERM,
             RERUN,
+            MR2,
             COMPACT,
             CONSTANT,
             SMOOTHING,

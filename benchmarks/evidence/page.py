@@ -28,6 +28,7 @@ HERE = Path(__file__).resolve().parent
 DOCS = HERE.parents[1] / "docs"
 SUITES = ("cifar10", "cifar100", "fashion", "embeddings", "sensitivity", "digits", "field")
 RULE = RULES["last"]
+MR2 = "MR²"
 COMPACT = "compact logits"
 DIAL = " + gap dial"
 MORE = "cross_entropy, more samples"  # the reference that is trained with the dial's validation samples too
@@ -57,7 +58,7 @@ Found = list[tuple[Suite, Mapping[str, Result], list[TaskTables]]]
 
 def pages() -> dict[str, str]:
     """The text of both pages by file name; draws the pictures too."""
-    found = _found()
+    found = committed_results()
     superseded = _superseded(found)
     sections = [
         RUNS_HEAD,
@@ -70,13 +71,14 @@ def pages() -> dict[str, str]:
 
 def summary(found: Found, superseded: Found) -> str:
     """What follows from all results, with pictures."""
-    equal = _turned(found, MORE, *EQUAL)
-    measured = {**_by_name(superseded), **_by_name(found)}
-    measured |= {f"{name}, equal samples": comparison for name, comparison in _by_name(equal).items()}
+    equal = turned_to(found, MORE, *EQUAL)
+    measured = {**by_name(superseded), **by_name(found)}
+    measured |= {f"{name}, equal samples": comparison for name, comparison in by_name(equal).items()}
     head = (HERE / "reading.md").read_text().format(rule=RULE.meaning)
     parts = [head, _filled((HERE / "findings.md").read_text(), measured)]
     tables = (
-        _on_every_task(found),
+        _on_every_task(found, MR2, "MR² (`MR2Loss(num_classes)`) on every task"),
+        _on_every_task(found, COMPACT, "Compact logits on every task"),
         _against_rivals(found),
         _after_training(found),
         _with_equal_samples(equal),
@@ -89,7 +91,7 @@ def summary(found: Found, superseded: Found) -> str:
     return "\n".join(parts)
 
 
-def _by_name(found: Found) -> dict[str, Comparison]:
+def by_name(found: Found) -> dict[str, Comparison]:
     """Every comparison, as ``suite:task/variant``."""
     return {
         f"{suite.name}:{table.task.name}/{name}": comparison
@@ -99,7 +101,7 @@ def _by_name(found: Found) -> dict[str, Comparison]:
     }
 
 
-def _found() -> Found:
+def committed_results() -> Found:
     found = []
     for name in SUITES:
         results = read_results([HERE / f"{name}.jsonl"])
@@ -147,18 +149,18 @@ def _filled(text: str, comparisons: Mapping[str, Comparison]) -> str:
     return re.sub(r"\{([^{}]+)\}", figures_of, text)
 
 
-def _on_every_task(found: Found) -> Table:
-    """Compact logits against the reference, a row for each task."""
-    rows = _rows_of(COMPACT, found)
+def _on_every_task(found: Found, variant: str, title: str) -> Table:
+    """One variant against the reference, a row for each task."""
+    rows = _rows_of(variant, found)
     caption = (
         "Difference to cross-entropy in points, with its 95 % interval over samples and seeds, as described above."
     )
-    return Table("Compact logits on every task", caption, ("task", *_heads(found)), tuple(rows))
+    return Table(title, caption, ("task", *_heads(found)), tuple(rows))
 
 
 def _against_rivals(found: Found) -> Table:
     """Compact logits against what one would try first, wherever both were run."""
-    rows = [(rival, *row) for rival in RIVALS for row in _rows_of(COMPACT, _turned(found, rival, COMPACT))]
+    rows = [(rival, *row) for rival in RIVALS for row in _rows_of(COMPACT, turned_to(found, rival, COMPACT))]
     caption = (
         "Difference of compact logits to the method in the first column, which here is the reference and ranks the classes; "
         "otherwise as above. *Squeeze logits* is a penalty on large logits that does not look at classes."
@@ -189,7 +191,7 @@ def _with_equal_samples(equal: Found) -> Table:
     return Table("Equal numbers of samples on both sides", caption, ("variant", "task", *_heads(equal)), tuple(rows))
 
 
-def _turned(found: Found, reference: str, *variants: str) -> Found:
+def turned_to(found: Found, reference: str, *variants: str) -> Found:
     """These variants with another method as the reference, wherever it was run."""
     turned = []
     for suite, results, _ in found:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import unicodedata
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,6 +20,22 @@ S = TypeVar("S", bound=str)
 
 class InputError(ValueError):
     """The caller passed something that cannot be used; the text says what to do. The CLI prints it and exits with 2."""
+
+
+def printable(name: str) -> str:
+    r"""``name`` as it is shown everywhere: control characters and halves of surrogate pairs as escape sequences.
+
+    Example:
+        >>> printable("caf\u00e9\a")
+        'café\\x07'
+    """
+    if name.isprintable():
+        return name
+    return "".join(c if c.isprintable() or unicodedata.category(c) == "Zs" else _escaped(c) for c in name)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
 
 
 def did_you_mean(name: str, known: Iterable[str], *, what: str) -> str:

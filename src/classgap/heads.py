@@ -226,6 +226,7 @@ class FeatureTap(nn.Module):
         self._calls: list[tuple[Tensor, Tensor]] | None = (
             None  # None: nobody listens, e.g. the model is called directly
         )
+        self._gradients = True  # whether they were enabled when the head ran
         head.register_forward_hook(self._listen, with_kwargs=True)
         self._register_state_dict_hook(_strip_prefix)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_add_prefix)  # type: ignore[no-untyped-call]
@@ -249,6 +250,7 @@ class FeatureTap(nn.Module):
 
     def _listen(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
         if self._calls is not None:
+            self._gradients = torch.is_grad_enabled()
             self._calls.append((args[0] if args else next(iter(kwargs.values())), output))
 
     @contextlib.contextmanager
@@ -286,6 +288,11 @@ class FeatureTap(nn.Module):
             raise InputError(
                 f"layer {self.layer!r} gives {output.shape[-1]} values but the model returned {logits.shape[-1]} "
                 f"logits, so it is not the head; name it with layer='…' (linear: {', '.join(linear_layers(self.model))})"
+            )
+        if logits.requires_grad and not self._gradients:
+            raise InputError(
+                f"layer {self.layer!r} ran without gradients inside activation checkpointing, so its features have none; use "
+                'use_reentrant=False (gradient_checkpointing_kwargs={"use_reentrant": False} in Hugging Face\'s Trainer)'
             )
         if output.dim() > logits.dim():
             features = _pooled_token(features, output, logits)

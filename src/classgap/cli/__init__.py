@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
 
-from classgap.checks import InputError
-
-# Modules that only an extra installs, and the name of that extra.
-_EXTRAS = {
-    "torch": "torch",
-    "lightning_fabric": "torch",
-    "filelock": "torch",
-    "torchvision": "vision",
-    "timm": "vision",
-}
-
 
 def main() -> None:
-    """Entry point. An input error, or an error of the operating system such as a full disk, prints one sentence and exits
-    with code 2; any other error is a bug and shows its traceback."""
+    """Entry point. An error of the input or of the operating system, such as a full disk, prints one sentence and exits with
+    code 2 (1 is the code of a failed gate); any other error is a bug and shows its traceback."""
     from classgap.cli.app import app
+    from classgap.cli.errors import sentence_for
 
-    # The encoding of a file or pipe on Windows may lack "→" or "Δ": write "?" instead of failing.
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+    _prepare_streams()
     try:
         try:
             app()
@@ -35,21 +23,33 @@ def main() -> None:
                 sys.exit(2)
             sys.stdout.flush()  # a full disk or a closed pipe shows here, before the exit code is final
             raise
-    except InputError as error:
-        print(f"classgap: {error}", file=sys.stderr)
-        sys.exit(2)
     except BrokenPipeError:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # nobody reads on; Python flushes once more at exit
+        _discard_output()  # nobody reads on
         sys.exit(2)
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        print(f"classgap: {place}{error.strerror or error}", file=sys.stderr)
-        sys.exit(2)
-    except ModuleNotFoundError as error:
-        extra = _EXTRAS.get((error.name or "").partition(".")[0])
-        if extra is None:
+    except Exception as error:
+        sentence = sentence_for(error)
+        if sentence is None:
             raise
-        print(f"classgap: this needs {error.name}: pip install 'classgap[{extra}]'", file=sys.stderr)
+        _discard_output()
+        with contextlib.suppress(OSError):
+            print(f"classgap: {sentence}", file=sys.stderr, flush=True)
         sys.exit(2)
+
+
+def _prepare_streams() -> None:
+    """Make printing possible: a closed stream discards text, and characters that the encoding lacks become "?"."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def _discard_output() -> None:
+    """Python flushes standard output once more at exit; text that could not be written would be an error again."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Any
 
 import typer
 
 from classgap.cli import options
+from classgap.cli.paths import matching, title
 
 
 def audit(
     files: Annotated[
-        list[Path],
+        list[str],
         typer.Argument(
-            metavar="FILE", help="Prediction file (CSV, Parquet, NPZ or safetensors), or a folder of such files."
+            metavar="FILE",
+            help="Prediction file (CSV, Parquet, NPZ or safetensors), a folder of such files, an address such as "
+            "s3://bucket/folder/, a quoted file pattern, or with --sql a DuckDB file.",
         ),
     ],
     true: options.True_ = None,
@@ -25,10 +28,13 @@ def audit(
     id: options.Id = None,
     path: options.PathColumn = None,
     text: options.Text = None,
+    by: options.By = None,
+    count: options.Count = None,
+    sql: options.Sql = None,
     names: options.Names = None,
     train_counts: options.TrainCounts = None,
     reference: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             metavar="FILE",
             help="Prediction file of another model. Its class accuracies define the reference ranking.",
@@ -52,26 +58,33 @@ def audit(
     classgap audit logits.npz --out report
     classgap audit parts/ --true label --pred top1
     classgap audit test.csv --scores score_ --names classes.txt
+    classgap audit s3://bucket/predictions/ --true label --pred top1
+    classgap audit results.duckdb --sql "select label, pred from test"
+    classgap audit test.csv --by site --by camera --fail-if "any slice worse"
     classgap audit test.npz --fail-if "hard < 0.60" --fail-if "worst.low < 0.4"
 
     Exit codes: 0 success; 1 a --fail-if condition is true; 2 the input cannot be used.
     """
     from classgap import Columns, Predictions
     from classgap import audit as audit_predictions
-    from classgap.cli.output import check_conditions, finish, working
+    from classgap.cli.output import check_output, finish, working
     from classgap.predictions import read_names, read_train_counts
+    from classgap.predictions.databases import read_query
 
-    check_conditions(fail_if)
-    columns = Columns(true=true, pred=pred, scores=scores, features=features, id=id, path=path, text=text)
+    check_output(out, fail_if)
+    slices = tuple(dict.fromkeys(by or ()))
+    columns = Columns(true, pred, scores, features, id=id, path=path, text=text, by=slices, count=count)
     class_names = None if names is None else read_names(names)
     counts = None if train_counts is None else read_train_counts(train_counts)
-    with working("reading predictions") as progress:
-        found = Predictions.read(files, columns, class_names=class_names, train_counts=counts, progress=progress)
+    known: dict[str, Any] = {"class_names": class_names, "train_counts": counts}
+    parts = [part for file in files for part in matching(file)]
+    read = Predictions.read if sql is None else partial(read_query, sql=sql)
+    with working("reading predictions"):
+        found = read(parts, columns, **known)
     with working("measuring"):
         baseline = None
         if reference is not None:
-            labels = replace(columns, id=None, path=None, text=None)
+            labels = replace(columns, id=None, path=None, text=None, by=(), count=None)
             baseline = audit_predictions(Predictions.read(reference, labels, class_names=class_names).labels_only())
         report = audit_predictions(found, confidence=confidence, seed=seed, reference=baseline)
-    source = files[0].name if len(files) == 1 else f"{files[0].name} and {len(files) - 1} more"
-    finish(report, out=out, as_json=as_json, fail_if=fail_if or [], source=source)
+    finish(report, out=out, as_json=as_json, fail_if=fail_if or [], source=title(parts))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 from pathlib import Path
 from typing import Annotated
 
@@ -10,8 +9,9 @@ import typer
 
 from classgap.checks import InputError
 from classgap.cli import options
+from classgap.cli.paths import matching
 
-_SIDE = "one file, several files separated by commas, or a quoted file pattern; each file is one run"
+_SIDE = "one file or address, several separated by commas, or a quoted file pattern; each file or folder is one run"
 
 
 def compare(
@@ -44,11 +44,11 @@ def compare(
     """
     from classgap import Columns
     from classgap import compare as compare_runs
-    from classgap.cli.output import check_conditions, finish, working
+    from classgap.cli.output import check_output, finish, working
     from classgap.predictions import read_names
 
-    check_conditions(fail_if)
-    with working("comparing") as progress:
+    check_output(out, fail_if)
+    with working("comparing"):
         comparison = compare_runs(
             runs(before),
             runs(after),
@@ -56,21 +56,15 @@ def compare(
             class_names=None if names is None else read_names(names),
             confidence=confidence,
             seed=seed,
-            progress=progress,
         )
     finish(comparison, out=out, as_json=as_json, fail_if=fail_if or [], source=f"{before} → {after}")
 
 
-def runs(side: str) -> list[Path]:
-    """The files of one side: paths and file patterns, separated by commas."""
+def runs(side: str) -> list[str]:
+    """The files of one side: paths, addresses and file patterns, separated by commas."""
     if Path(side).exists():
-        return [Path(side)]
-    found: list[Path] = []
-    for part in filter(None, (p.strip() for p in side.split(","))):
-        matches = sorted(glob.glob(part))
-        if not matches and glob.escape(part) != part:
-            raise InputError(f"no file matches the pattern {part!r}")
-        found += map(Path, matches or [part])
+        return [side]
+    found = [file for part in side.split(",") if part.strip() for file in matching(part.strip())]
     if not found:
         raise InputError("BEFORE and AFTER must each name at least one prediction file, got an empty list")
     return found

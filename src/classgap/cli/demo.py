@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from classgap.writing import append_line
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -95,8 +97,7 @@ def _log(path: Path, result: TrainResult, report: AuditReport) -> None:
         **{name: getattr(report, name).value for name in names},
         "config": result.config.to_dict(),
     }
-    with path.open("a") as handle:
-        handle.write(json.dumps(record) + "\n")
+    append_line(path, json.dumps(record))
 
 
 def _show(console: Console, comparisons: Mapping[str, Comparison]) -> None:

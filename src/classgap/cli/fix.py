@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from classgap.cli import options
+from classgap.cli.paths import matching, title
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -17,9 +18,11 @@ if TYPE_CHECKING:
 
 def fix(
     files: Annotated[
-        list[Path],
+        list[str],
         typer.Argument(
-            metavar="FILE", help="Prediction file (CSV, Parquet, NPZ or safetensors), or a folder of such files."
+            metavar="FILE",
+            help="Prediction file (CSV, Parquet, NPZ or safetensors), a folder of such files, an address such as "
+            "s3://bucket/folder/, or a quoted file pattern.",
         ),
     ],
     true: options.True_ = None,
@@ -49,6 +52,7 @@ def fix(
         int, typer.Option(min=2, help="Number of folds of the cross-fitting.", rich_help_panel="Choice of the method")
     ] = 5,
     seed: options.Seed = 0,
+    plugin: options.Plugins = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the results.", rich_help_panel="Output")] = Path(
         "classgap-fix"
     ),
@@ -89,12 +93,14 @@ def fix(
     If no method helps significantly, only the reports are written.
     """
     from classgap import Columns, Predictions, fix
-    from classgap.cli.output import console, working
+    from classgap.cli.output import check_output, console, working
     from classgap.predictions import read_names, read_train_counts
 
+    check_output(out)
+    parts = [part for file in files for part in matching(file)]
     with working("reading"):
         found = Predictions.read(
-            files,
+            parts,
             Columns(true=true, scores=scores, features=features),
             class_names=None if names is None else read_names(names),
             train_counts=None if train_counts is None else read_train_counts(train_counts),
@@ -115,7 +121,7 @@ def fix(
         )
     screen.print(result.verdict, style="bold")
     with working("writing"):
-        result.save(out, source=files[0].name)
+        result.save(out, source=title(parts))
     screen.print(f"Written to {out}", soft_wrap=True)
 
 

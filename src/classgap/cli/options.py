@@ -1,4 +1,4 @@
-"""Options that the verbs which read prediction files have in common."""
+"""Options that several verbs have in common."""
 
 from __future__ import annotations
 
@@ -9,6 +9,24 @@ import typer
 
 _WHAT, _RUN, _OUT = "Columns of the file", "Measurement", "Output"
 
+
+def _add_plugins(files: list[Path] | None) -> list[Path] | None:
+    from classgap.registry import add_plugin
+
+    for file in files or ():
+        add_plugin(file)
+    return files
+
+
+Plugins = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--plugin",
+        metavar="FILE",
+        callback=_add_plugins,
+        help="Python file with methods of your own (see classgap new-method). Repeatable.",
+    ),
+]
 True_ = Annotated[
     str | None, typer.Option("--true", metavar="COL", help="Column or array of the true labels.", rich_help_panel=_WHAT)
 ]
@@ -78,6 +96,34 @@ Text = Annotated[
         "--text",
         metavar="COL",
         help="Column or array with the texts of the samples; the report shows those of the worst mistakes.",
+        rich_help_panel=_WHAT,
+    ),
+]
+By = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--by",
+        metavar="COL",
+        help="Column or array that defines slices, e.g. site or camera: the report says which slices, and which classes within "
+        "slices, are less accurate. Repeatable.",
+        rich_help_panel=_WHAT,
+    ),
+]
+Count = Annotated[
+    str | None,
+    typer.Option(
+        "--count",
+        metavar="COL",
+        help="Column with the number of samples that a row stands for, if the table is already counted (true, pred, n).",
+        rich_help_panel=_WHAT,
+    ),
+]
+Sql = Annotated[
+    str | None,
+    typer.Option(
+        "--sql",
+        metavar="QUERY",
+        help="Query on FILE, a DuckDB file, that selects the columns. It is opened for reading only.",
         rich_help_panel=_WHAT,
     ),
 ]

@@ -38,7 +38,7 @@ def console() -> Console:
 
 @contextlib.contextmanager
 def working(what: str) -> Iterator[Progress]:
-    """A spinner or progress bar on standard error; nothing where standard error is not a terminal."""
+    """A spinner or a progress bar on standard error; nothing where standard error is not a terminal."""
     if not sys.stderr.isatty():  # Rich before 14.3 prints an empty line for a disabled bar
         yield lambda done, total: None
         return
@@ -70,6 +70,7 @@ def print_audit(report: AuditReport, out: Console) -> None:
             f"… and {len(known) - _WORST_SHOWN} more classes with a cause (write the full report with --out DIR)",
             style="dim",
         )
+    _print_sections(report, out)
     _print_notes(report.notes, out)
 
 
@@ -127,10 +128,13 @@ def finish(
     apply_conditions(result, fail_if)
 
 
-def check_conditions(fail_if: Sequence[str] | None) -> None:
-    """Reject a condition that cannot be parsed before any work is done."""
+def check_output(out: Path | None, fail_if: Sequence[str] | None = None) -> None:
+    """Reject a folder that cannot be written and a condition that cannot be parsed before any work is done."""
     from classgap.measure.gate import parse
+    from classgap.writing import check_folder
 
+    if out is not None:
+        check_folder(out)
     for text in fail_if or ():
         parse(text)
 
@@ -215,6 +219,25 @@ def _worst_table(report: AuditReport) -> Table:
         cells = (f"{row['support']:,}", percent(row["accuracy"]), interval, percent(row["precision"]))
         table.add_row(Text(str(row["name"])), *cells, Text(error))
     return table
+
+
+def _print_sections(report: AuditReport, out: Console) -> None:
+    """Print the optional parts of a report: verdict first, then its tables."""
+    from rich.text import Text
+
+    from classgap.measure.render.sections import sections
+
+    for section in sections(report):
+        out.print(Text(f"\n{section.title}", style="bold underline"))
+        for sentence in section.text:
+            out.print(Text(sentence))
+        for part in (listing for listing in section.listings if listing.terminal):
+            table = _table(*part.headings, title=part.title)
+            for cells in part.cells:
+                table.add_row(*(Text(cell) for cell in cells))
+            out.print(table)
+            if part.remark:
+                out.print(part.remark, style="dim")
 
 
 def _changed_table(title: str, records: Any, confidence: float) -> Table:

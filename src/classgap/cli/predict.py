@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from classgap.checks import InputError
+from classgap.cli.options import Plugins
 
 _ENDINGS = (".npz", ".csv", ".parquet")
 
@@ -37,6 +38,7 @@ def predict(
         typer.Option(min=0, help="Processes that decode image files; one per processor core by default, at most 8."),
     ] = None,
     device: Annotated[str, typer.Option(help="Where to compute, as torch names it: cpu, cuda, mps.")] = "cpu",
+    plugin: Plugins = None,
 ) -> None:
     """Apply the classifier of a finished run to labelled data.
 
@@ -51,7 +53,9 @@ def predict(
     """
     if out.suffix.lower() not in _ENDINGS:
         raise InputError(f"--out must end in {', '.join(_ENDINGS)}, got {out.name!r}")
-    from classgap.cli.output import console, working
+    from classgap.cli.output import check_output, console, working
+
+    check_output(out.parent)
     from classgap.training import load_run
 
     predictor = load_run(run, device=device)

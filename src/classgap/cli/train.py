@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from classgap.checks import InputError
+from classgap.cli.options import Plugins
+from classgap.writing import check_folder
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -54,6 +56,7 @@ def train(
             "and with which setting."
         ),
     ] = None,
+    plugin: Plugins = None,
 ) -> None:
     """Train a classifier and write its log, checkpoints and predictions to one folder.
 
@@ -72,6 +75,7 @@ def train(
         settings = [*(settings or []), f"precision={precision}"]
     _check_words([*([] if recipe is None else [recipe]), *context.args])
     config, folder = _resolve(recipe, settings or [], out, resume, quick)
+    check_folder(folder)
     # With several devices there is one process per device; only the first one prints.
     console = Console(quiet=any(os.environ.get(rank, "0") != "0" for rank in ("LOCAL_RANK", "NODE_RANK")))
     from classgap.cli.run_progress import RunProgress

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from classgap.data.augment import policies
 from classgap.data.batches import Batch, Batches, Mix, Normalise, mixed_seed, shuffled
+from classgap.data.catalogue import SOURCES
 from classgap.data.dataset import TrainingData, load_data
 from classgap.data.images import ImageFiles
 from classgap.data.items import FileOptions, Items, Source
@@ -11,8 +12,9 @@ from classgap.data.labelled import Expected, Part, open_samples
 from classgap.data.mixing import cutmix, mixup
 from classgap.data.python_sets import DatasetItems
 from classgap.data.samples import MEMORY_MB, Split
-from classgap.data.sources import SOURCES, data_root, load_source
+from classgap.data.sources import data_root, load_source
 from classgap.data.splits import PROFILES, Profile, profile_counts, split_hash
+from classgap.data.texts import Encode, Texts
 from classgap.data.workers import default_workers
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "Batch",
     "Batches",
     "DatasetItems",
+    "Encode",
     "Expected",
     "FileOptions",
     "ImageFiles",
@@ -32,6 +35,7 @@ __all__ = [
     "Profile",
     "Source",
     "Split",
+    "Texts",
     "TrainingData",
     "cutmix",
     "data_root",

@@ -16,7 +16,10 @@ from classgap.data.python_sets import dataset_source
 from classgap.data.samples import MEMORY_MB, Split, open_splits, resized
 from classgap.data.sources import load_source
 from classgap.data.splits import Profile, choose, hold_out, profile_counts, split_hash
+from classgap.data.texts import Encode
 from classgap.data.workers import default_workers
+
+_USUAL_IMBALANCE = 100.0  # of a long-tailed set, where the configuration names none
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,13 +84,18 @@ def load_data(
     root: str | None = None,
     test_fraction: float = 0.2,
     skip_corrupt: bool = False,
+    crop_scale: float = 0.08,
+    interpolation: str = "bilinear",
+    partial: bool = False,
     workers: int | None = None,
     memory: int = MEMORY_MB,
+    encode: Encode | None = None,
 ) -> TrainingData:
     """The sets of a run.
 
     The validation split is taken first, with the same share of every class; the rest is reduced to ``per_class`` samples per
-    class or to a long-tail profile. ``val_fraction=0`` gives the published long-tail totals.
+    class or to a long-tail profile. ``val_fraction=0`` gives the published long-tail totals. For ``cifar10_lt`` and
+    ``cifar100_lt`` the published long tail is taken first, and the validation split from it.
 
     Args:
         name: See :func:`~classgap.data.load_source`; or a pair of torch data sets, for training and for testing.
@@ -99,31 +107,51 @@ def load_data(
         seed: Random seed of the splits; independent of the seed of the training, so that runs with other seeds use the same data.
         size: Side of the square images that the network gets. Their shorter side becomes ``resize`` pixels long (``size`` by
             default), then the centre is cut out. Without it images must all have one size, and keep it.
-        root: Folder that the paths in a table or list file are relative to; by default the folder of that file.
+        root: Folder that the paths in a table or list file are relative to; by default the folder of that file. Of a named set
+            the folder of all data sets; by default that of ``CLASSGAP_DATA``.
         test_fraction: Share of every class that becomes the test set, where a folder or table has none.
         skip_corrupt: Leave out image files that cannot be decoded, after trying all of them; otherwise the first one is an error.
+        crop_scale: Smallest share of the area that ``resized_crop`` keeps.
+        interpolation: How images are resized, ``"bilinear"`` or ``"bicubic"``.
+        partial: Use a named set although samples are missing; otherwise that is an error.
         workers: Processes that decode image files; by default one per processor core, at most 8. Results do not depend on it.
         memory: Megabytes that the decoded image files may take in memory. A larger set is decoded during training, and so is
             the training part under the augmentation ``resized_crop``, which needs the whole files. Results do not change.
+        encode: Turns a list of texts into a tensor with one row for each: the tokeniser of a text model.
     Example:
         >>> data = load_data("digits", per_class=20)
         >>> len(data.train), len(data.val), len(data.test), data.split_hash
         (200, 79, 1000, '4f7a620f2c40')
     """
     processes = default_workers() if workers is None else whole("workers", workers, low=0)
-    options = FileOptions(size, resize, root, test_fraction, skip_corrupt, processes)
+    options = FileOptions(
+        size,
+        resize,
+        root,
+        test_fraction,
+        skip_corrupt,
+        crop_scale=crop_scale,
+        interpolation=interpolation,
+        partial=partial,
+        workers=processes,
+    )
     if isinstance(name, str):
-        source = resized(load_source(name, files=options), options)
+        source = resized(load_source(name, files=options, encode=encode), options)
     else:
         source, processes = dataset_source(*_pair(name)), workers or 0
     augment = source.augment if augment is None else tuple(augment)
     if augment and not source.is_images:
         raise InputError(
-            f"data.augment={','.join(augment)} needs images, but {source.name} holds vectors; set data.augment=none"
+            f"data.augment={','.join(augment)} needs images, but {source.name} holds {source.content}; set data.augment=none"
         )
-    has_val = source.y_val is not None
-    rest, held = hold_out(source.y_train, len(source.class_names), 0.0 if has_val else val_fraction, seed)
-    kept = _thin(source, rest, per_class, profile, imbalance, seed)
+    if source.content == "texts":
+        raise InputError(f"data={source.name} holds texts, but the model takes images or vectors; choose a text model")
+    if source.profile is not None:
+        kept, held = _published_tail(source, per_class, profile, imbalance, val_fraction, seed)
+    else:
+        has_val = source.y_val is not None
+        rest, held = hold_out(source.y_train, len(source.class_names), 0.0 if has_val else val_fraction, seed)
+        kept = _thin(source, rest, per_class, profile, imbalance, seed)
     splits = open_splits(source, kept, held, workers=processes, memory=memory, crops="resized_crop" in augment)
     members = [array for array in (source.y_val, source.members) if array is not None]
     return TrainingData(
@@ -149,6 +177,17 @@ def _thin(source: Source, pool: Array, per_class: int | None, profile: Profile, 
     if profile == "balanced" and per_class is None:
         return pool
     return choose(source.y_train, pool, counts, seed)
+
+
+def _published_tail(
+    source: Source, per_class: int | None, profile: Profile, imbalance: float, val_fraction: float, seed: int
+) -> tuple[Array, Array]:
+    """Training and validation samples of a long tail whose members are published; validation samples are taken from these."""
+    shape = source.profile if profile == "balanced" and source.profile else profile
+    ratio = imbalance if imbalance > 1 else _USUAL_IMBALANCE
+    members = _thin(source, np.arange(len(source.y_train)), per_class, shape, ratio, seed)
+    rest, held = hold_out(source.y_train[members], len(source.class_names), val_fraction, seed)
+    return members[rest], members[held]
 
 
 def _pair(sets: tuple[Any, Any]) -> tuple[Any, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from classgap.checks import InputError
+from classgap.data.items import FileOptions
 from classgap.data.workers import in_order
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -55,6 +57,9 @@ class ImageFiles:
         size: Height and width of every image this gives.
         shorter: Length of the shorter side before the centre of ``size`` is cut out; ``None`` if all files must have ``size``.
         random: Whether training images are random parts of the file (``resized_crop``).
+        crop_scale: Smallest share of the area of such a part.
+        interpolation: How images are resized, ``"bilinear"`` or ``"bicubic"``.
+        pictures: Images of a Hugging Face data set in place of files, in the order of the names.
     """
 
     root: str
@@ -63,6 +68,9 @@ class ImageFiles:
     size: tuple[int, int]
     shorter: int | None = None
     random: bool = False
+    crop_scale: float = 0.08
+    interpolation: str = "bilinear"
+    pictures: Any = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -91,47 +99,56 @@ class ImageFiles:
 
     def batch(self, rows: Sequence[int], seeds: Sequence[int] | None = None) -> Tensor:
         """Images uint8 (B, 3, H, W); with ``seeds`` a random part of each file, a function of its seed."""
-        paths = [self._path(row) for row in rows]
-        parts = self._random_parts(paths, seeds) if seeds is not None else [self._centre(path) for path in paths]
+        parts = self._random_parts(rows, seeds) if seeds is not None else [self._centre(row) for row in rows]
         return torch.stack(parts)
+
+    def whole(self, row: int) -> Tensor:
+        """An image in its own size."""
+        if self.pictures is None:
+            return decode(self._path(row))
+        found = self.pictures[int(self.rows[row])]["image"]
+        return decode(self._path(row) if found["bytes"] is not None else found["path"], found["bytes"])
 
     def _path(self, row: int) -> str:
         return os.path.join(self.root, self.names[self.rows[row]])
 
-    def _centre(self, path: str) -> Tensor:
+    def _centre(self, row: int) -> Tensor:
         from torchvision.transforms.v2 import functional as F
 
-        image = decode(path)
+        image = self.whole(row)
         height, width = self.size
         if self.shorter is None:
             if image.shape[1:] != self.size:
                 raise InputError(
-                    f"image {path} has {image.shape[2]}×{image.shape[1]} pixels, but the first ones have {width}×{height}; "
+                    f"image {self._path(row)} has {image.shape[2]}×{image.shape[1]} pixels, but the first ones have "
+                    f"{width}×{height}; "
                     "choose a size for all of them, e.g. data.size=224"
                 )
             return image
-        centre: Tensor = F.center_crop(F.resize(image, [self.shorter], antialias=True), [height, width])
+        resized = F.resize(image, [self.shorter], F.InterpolationMode(self.interpolation), antialias=True)
+        centre: Tensor = F.center_crop(resized, [height, width])
         return centre
 
-    def _random_parts(self, paths: Sequence[str], seeds: Sequence[int]) -> list[Tensor]:
+    def _random_parts(self, rows: Sequence[int], seeds: Sequence[int]) -> list[Tensor]:
         from torchvision.transforms import v2
 
-        transform = v2.RandomResizedCrop(self.size, antialias=True)
+        mode = v2.InterpolationMode(self.interpolation)
+        transform = v2.RandomResizedCrop(self.size, scale=(self.crop_scale, 1.0), interpolation=mode, antialias=True)
         images = []
         with torch.random.fork_rng(devices=[]):
-            for path, seed in zip(paths, seeds, strict=True):
+            for row, seed in zip(rows, seeds, strict=True):
                 torch.default_generator.manual_seed(seed)
-                images.append(transform(decode(path)))
+                images.append(transform(self.whole(row)))
         return images
 
 
-def decode(path: str) -> Tensor:
-    """The image in a file, uint8 (3, H, W) in RGB; a file that is missing or damaged is an error that names it."""
+def decode(path: str, content: bytes | None = None) -> Tensor:
+    """The image in a file (or of this content), uint8 (3, H, W) in RGB; an error names one that is missing or damaged."""
     from PIL import Image
     from torchvision.transforms.v2 import functional as F
 
     try:
-        with Image.open(path) as opened:
+        with Image.open(path if content is None else io.BytesIO(content)) as opened:
             image: Tensor = F.pil_to_tensor(opened.convert("RGB"))
             return image
     except FileNotFoundError as error:
@@ -143,14 +160,23 @@ def decode(path: str) -> Tensor:
         ) from error
 
 
-def open_images(root: str, names: Sequence[str], *, skip_corrupt: bool, workers: int) -> tuple[ImageFiles, list[int]]:
+def open_images(
+    root: str, names: Sequence[str], options: FileOptions, pictures: Any = None
+) -> tuple[ImageFiles, list[int]]:
     """The images of these names, of a size still to be chosen, and the rows of those to be used.
 
-    Args:
-        skip_corrupt: Decode every file once, to leave out those that cannot be.
+    With ``options.skip_corrupt`` every file is decoded once, to leave out those that cannot be.
     """
-    files = ImageFiles(root, Names(names), np.arange(len(names)), (1, 1))
-    kept = _sound(files, workers) if skip_corrupt else list(range(len(names)))
+    files = ImageFiles(
+        root,
+        Names(names),
+        np.arange(len(names)),
+        (1, 1),
+        crop_scale=options.crop_scale,
+        interpolation=options.interpolation,
+        pictures=pictures,
+    )
+    kept = _sound(files, options.workers) if options.skip_corrupt else list(range(len(names)))
     if not kept:
         raise InputError(f"none of the {len(names)} images of {root} can be decoded")
     return files.take(kept), kept
@@ -200,7 +226,7 @@ class _Check:
 
     def _sound(self, row: int) -> bool:
         try:
-            decode(self.files._path(row))
+            self.files.whole(row)
         except InputError:
             return False
         return True
@@ -218,6 +244,10 @@ def _common_size(files: ImageFiles) -> tuple[int, int]:
     sizes: dict[tuple[int, int], str] = {}
     for row in np.unique(np.linspace(0, len(files) - 1, _PROBED).astype(int)):
         path = files._path(int(row))
+        if files.pictures is not None:
+            height, width = files.whole(int(row)).shape[1:]
+            sizes.setdefault((height, width), path)
+            continue
         try:
             with Image.open(path) as image:
                 sizes.setdefault((image.height, image.width), path)

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from classgap.checks import InputError, fraction, whole
+from classgap.checks import InputError, fraction, number, one_of, whole
+from classgap.data.splits import Profile
 
 Array = NDArray[Any]
 
@@ -49,6 +50,9 @@ class FileOptions:
     root: str | None = None
     test_fraction: float = 0.2
     skip_corrupt: bool = False
+    crop_scale: float = 0.08
+    interpolation: str = "bilinear"
+    partial: bool = False
     workers: int = 0
 
     def __post_init__(self) -> None:
@@ -56,6 +60,8 @@ class FileOptions:
             if (value := getattr(self, name)) is not None:
                 whole(f"data.{name}", value, low=1)
         fraction("data.test_fraction", self.test_fraction)
+        number("data.crop_scale", self.crop_scale, low=0, high=1, open_low=True)
+        one_of("data.interpolation", self.interpolation, ("bilinear", "bicubic"))
         whole("workers", self.workers, low=0)
 
 
@@ -69,6 +75,7 @@ class Source:
         x_val, y_val: A validation set, where the source has its own.
         members: Changes when the names of the samples do; part of the hash of a split.
         notes: What the user should know, e.g. which files were left out.
+        profile: Distribution over the classes that the name stands for, where the samples themselves have another.
     """
 
     name: str
@@ -84,6 +91,7 @@ class Source:
     y_val: Array | None = None
     members: Array | None = None
     notes: tuple[str, ...] = ()
+    profile: Profile | None = None
 
     @property
     def in_shape(self) -> tuple[int, ...]:
@@ -92,8 +100,13 @@ class Source:
 
     @property
     def is_images(self) -> bool:
-        """Images rather than feature vectors."""
+        """Images rather than feature vectors or texts."""
         return len(self.x_train.shape) == 4
+
+    @property
+    def content(self) -> str:
+        """What the samples are, in a word."""
+        return {1: "texts", 4: "images"}.get(len(self.x_train.shape), "vectors")
 
 
 def require_vectors_or_images(what: str, shape: tuple[int, ...]) -> None:

@@ -13,12 +13,14 @@ import torch
 from torch import Tensor
 
 from classgap.checks import InputError, class_indices, one_of
-from classgap.data.images import open_images
+from classgap.data.images import ImageFiles
 from classgap.data.items import Array, FileOptions, Items
 from classgap.data.listing import only, read_listing
+from classgap.data.own import open_listing
 from classgap.data.python_sets import DatasetItems, as_tensor, dataset_labels
 from classgap.data.samples import Split, resized
-from classgap.data.sources import load_source, own_images
+from classgap.data.sources import load_source, own_listing
+from classgap.data.texts import Encode, Texts
 
 Part = Literal["train", "val", "test", "all"]
 _SHOWN = 5
@@ -30,18 +32,20 @@ class Expected:
 
     Attributes:
         files: How image files are read.
+        encode: Tokeniser of a text model.
     """
 
     class_names: tuple[str, ...]
     in_shape: tuple[int, ...]
     files: FileOptions
+    encode: Encode | None = None
 
 
 def open_samples(data: Any, labels: Any, part: Part | None, expected: Expected) -> tuple[Split, Array | None]:
     """Samples, and their labels as positions among the expected classes, if there are labels.
 
     Args:
-        data: A name or path as in ``data.name``, a torch data set, or an array or tensor of samples.
+        data: A name or path as in ``data.name``, a torch data set, an array or tensor of samples, or a list of texts.
         labels: Class indices or names of samples that come as an array.
         part: Which part of a named set, folder or table; by default the test part where there are parts, otherwise all.
     """
@@ -59,7 +63,8 @@ def open_samples(data: Any, labels: Any, part: Part | None, expected: Expected) 
         items = DatasetItems(data, np.arange(len(data)), tuple(as_tensor(data[0][0]).shape))
         x, names = items, getattr(data, "classes", None)
     else:
-        x, y, names = torch.as_tensor(data), None if labels is None else np.asarray(labels), None
+        x = _given(data, expected)
+        y, names = None if labels is None else np.asarray(labels), None
         if y is not None and y.dtype.kind in "US":
             names = sorted(set(y.tolist()))
             y = np.array([names.index(label) for label in y.tolist()])
@@ -68,30 +73,58 @@ def open_samples(data: Any, labels: Any, part: Part | None, expected: Expected) 
     return split, None if y is None else _codes(y, names, expected.class_names, len(x))
 
 
-def _named(name: str, part: Part | None, expected: Expected) -> tuple[Tensor | Items, Array, Sequence[str]]:
-    path = own_images(name)
-    if path is None:
-        source = resized(load_source(name, files=expected.files), expected.files)
-        if part == "all":
-            raise InputError(f"part=all is for folders and tables of images; {name} has the parts train and test")
-        if part == "val":
+def _given(data: Any, expected: Expected) -> Tensor | Items:
+    if isinstance(data, list) and data and isinstance(data[0], str):
+        if expected.encode is None:
             raise InputError(
-                f"{name} has no validation part of its own; the one of a run is in its predictions_val.npz"
+                "data is a list of texts, but the network was not trained on texts; pass images or vectors"
             )
-        x, y = (source.x_train, source.y_train) if part == "train" else (source.x_test, source.y_test)
-        return torch.from_numpy(np.ascontiguousarray(x)), y, source.class_names
+        return Texts.of(data, expected.encode)
+    return torch.as_tensor(data)
+
+
+def _named(name: str, part: Part | None, expected: Expected) -> tuple[Tensor | Items, Array, Sequence[str]]:
+    path = own_listing(name)
+    if path is None:
+        return _published(name, part, expected)
     options = expected.files
     listing = read_listing(path, options.root)
     listing = only(listing, part or ("test" if listing.parts else "all"), options.test_fraction)
-    images, kept = open_images(listing.root, listing.names, skip_corrupt=options.skip_corrupt, workers=options.workers)
-    if len(expected.in_shape) != 3:
-        raise InputError(f"the network was trained on vectors of shape {expected.in_shape}, but {name} holds images")
-    _, height, width = expected.in_shape
-    shorter = options.resize or options.size or min(height, width)
-    images = dataclasses.replace(images, size=(height, width), shorter=shorter)
+    items, kept = open_listing(listing, options, expected.encode)
+    if isinstance(items, ImageFiles):
+        if len(expected.in_shape) != 3:
+            raise InputError(
+                f"the network was trained on samples of shape {expected.in_shape}, but {name} holds images"
+            )
+        _, height, width = expected.in_shape
+        shorter = options.resize or options.size or min(height, width)
+        items = dataclasses.replace(items, size=(height, width), shorter=shorter)
+    elif expected.encode is None:
+        raise InputError(f"{name} holds texts, but the network was trained on samples of shape {expected.in_shape}")
     names = listing.class_names
     y = np.array([names.index(listing.labels[row]) for row in kept], dtype=np.int64)
-    return images, y, names
+    return items, y, names
+
+
+def _published(name: str, part: Part | None, expected: Expected) -> tuple[Tensor | Items, Array, Sequence[str]]:
+    options = expected.files
+    if options.size is None and len(expected.in_shape) == 3:
+        options = dataclasses.replace(options, size=expected.in_shape[1])  # files need it, arrays may have it already
+    source = load_source(name, files=dataclasses.replace(options, partial=True))
+    if isinstance(source.x_test, np.ndarray):
+        source = resized(source, expected.files)
+    if part == "all":
+        raise InputError(f"part=all is for folders and tables of your own; {name} has the parts train and test")
+    if part == "val":
+        if source.x_val is None or source.y_val is None:
+            raise InputError(
+                f"{name} has no validation part of its own; the one of a run is in its predictions_val.npz"
+            )
+        x, y = source.x_val, source.y_val
+    else:
+        x, y = (source.x_train, source.y_train) if part == "train" else (source.x_test, source.y_test)
+    samples = torch.from_numpy(np.ascontiguousarray(x)) if isinstance(x, np.ndarray) else x
+    return samples, y, source.class_names
 
 
 def _require_shape(shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:

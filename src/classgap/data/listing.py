@@ -1,75 +1,103 @@
-"""Which images there are and what they show: folders of classes, tables and list files. No image is opened here."""
+"""Which samples there are and what they show: folders of classes, tables, list files. No image is opened here."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from classgap.checks import InputError
 from classgap.data.images import SUFFIXES
+from classgap.data.saved_sets import is_saved_set, read_saved_set
+from classgap.data.tables import PARTS, read_rows, tables_of_parts
 
-TABLES = (".csv", ".tsv", ".parquet")
-LISTS = (".txt", ".lst")
-_PARTS = {
-    "train": "train",
-    "training": "train",
-    "test": "test",
-    "testing": "test",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-}
-_COLUMNS = {
-    "path": ("path", "file", "filename", "file_name", "filepath", "image", "image_path"),
-    "label": ("label", "class", "target", "category", "class_name"),
-    "split": ("split", "part", "subset", "set"),
-}
 _SHOWN = 3
 
 
 @dataclass(frozen=True)
 class Listing:
-    """Images with labels and the part each belongs to.
+    """Samples with labels and the part each belongs to.
 
     Attributes:
-        root: Folder that the names are relative to.
-        labels: Class name of each image.
-        parts: ``"train"``, ``"val"`` or ``"test"`` of each image; empty where there is no division.
+        root: Folder that the names of images are relative to; where the samples come from otherwise.
+        names: Names of images, or the texts themselves.
+        labels: Class name of each sample.
+        parts: ``"train"``, ``"val"`` or ``"test"`` of each sample; empty where there is no division.
+        kind: Whether the samples are images or texts.
+        order: Classes in the order of their published numbers, where there is one.
+        pictures: Images of a Hugging Face data set, in the order of the names.
     """
 
     root: str
     names: list[str]
     labels: list[str]
     parts: list[str] = field(default_factory=list)
+    kind: Literal["image", "text"] = "image"
+    order: tuple[str, ...] = ()
+    pictures: Any = None
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Classes in alphabetical order, in numerical order where all of them are numbers."""
+        """Classes in alphabetical order, in numerical order where all of them are numbers, unless an order is given."""
+        if self.order:
+            return self.order
         names = set(self.labels)
         return tuple(sorted(names, key=int) if all(map(_is_number, names)) else sorted(names))
 
+    def take(self, rows: Sequence[int]) -> Listing:
+        """These samples, in this order."""
+        names, labels, parts = ([column[row] for row in rows] if column else [] for column in self._columns)
+        pictures = None if self.pictures is None else self.pictures.select(list(rows))
+        return dataclasses.replace(self, names=names, labels=labels, parts=parts, pictures=pictures)
+
+    @property
+    def _columns(self) -> tuple[list[str], list[str], list[str]]:
+        return self.names, self.labels, self.parts
+
 
 def read_listing(path: Path, root: str | None = None) -> Listing:
-    """The images that a folder, table or list file names.
+    """The samples that a folder, table or list file names.
 
     Args:
         path: A folder ``PATH/train/CLASS/…`` with ``test`` or ``val`` beside ``train``, a folder ``PATH/CLASS/…``, a ``.csv``,
-            ``.tsv`` or ``.parquet`` table with columns ``path``, ``label`` and optionally ``split``, or a ``.txt`` or ``.lst``
-            file with a path and a label per line.
+            ``.tsv`` or ``.parquet`` table with columns ``path`` (or ``text``), ``label`` and optionally ``split``, a folder with
+            such a table for each part (``train.csv``, ``test.csv``), a ``.txt`` or ``.lst`` file with a path and a label per
+            line, or a folder that ``datasets.Dataset.save_to_disk`` wrote.
         root: Folder that paths in a table or list file are relative to; by default the folder of that file.
     """
     if path.is_dir():
+        tables = {} if (path / "train").is_dir() else tables_of_parts(path)
+        if tables:
+            return _joined([_table(table, _base(table, root), part) for part, table in tables.items()])
         if root is not None:
             raise InputError(f"data.root={root} is for tables and list files, but {path} is a folder; leave it out")
+        if is_saved_set(path):
+            saved = read_saved_set(path)
+            return Listing(str(path), saved.names, saved.labels, saved.parts, saved.kind, saved.order, saved.pictures)
         return _folder(path)
-    return _table(path, Path(root).expanduser() if root is not None else path.parent)
+    return _table(path, _base(path, root))
+
+
+def _base(table: Path, root: str | None) -> Path:
+    return Path(root).expanduser() if root is not None else table.parent
+
+
+def _joined(listings: Sequence[Listing]) -> Listing:
+    first = listings[0]
+    if len({listing.kind for listing in listings}) > 1:
+        raise InputError(
+            f"{first.root}: some of its tables hold paths of images and some hold texts; choose one of them"
+        )
+    columns = zip(*(listing._columns for listing in listings), strict=True)
+    names, labels, parts = ([entry for column in same for entry in column] for same in columns)
+    return dataclasses.replace(first, names=names, labels=labels, parts=parts)
 
 
 # --- folders ----------------------------------------------------------------------------------------------------------
@@ -77,7 +105,7 @@ def read_listing(path: Path, root: str | None = None) -> Listing:
 
 def _folder(path: Path) -> Listing:
     inside = _subfolders(path)
-    parts = {name: _PARTS[name.lower()] for name in inside if name.lower() in _PARTS}
+    parts = {name: PARTS[name.lower()] for name in inside if name.lower() in PARTS}
     if "train" not in parts.values():
         names, labels = _classes(path, path)
         return Listing(str(path), names, labels)
@@ -118,7 +146,7 @@ def _classes(path: Path, root: Path) -> tuple[list[str], list[str]]:
             empty.append(label)
     if empty:
         raise InputError(
-            f"{path}: {_some(empty, 'class folder')} without images ({', '.join(SUFFIXES)}); add images or remove the folder"
+            f"{path}: {some(empty, 'class folder')} without images ({', '.join(SUFFIXES)}); add images or remove the folder"
         )
     return names, labels
 
@@ -139,89 +167,51 @@ def _is_image(name: str) -> bool:
 # --- tables and list files --------------------------------------------------------------------------------------------
 
 
-def _table(path: Path, root: Path) -> Listing:
-    paths, labels, parts = _read_list(path) if path.suffix.lower() in LISTS else _read_table(path)
-    if not paths:
-        raise InputError(f"{path} names no images")
+def _table(path: Path, root: Path, part: str | None = None) -> Listing:
+    """A table or list file; where ``part`` is given all of its rows belong to it."""
+    rows = read_rows(path)
+    if not rows.values:
+        raise InputError(f"{path} names no {'texts' if rows.texts else 'images'}")
+    if part is not None and rows.parts:
+        raise InputError(
+            f"{path} is the table of the part {part}, so its column split says it twice; remove the column"
+        )
+    parts = rows.parts if part is None else [part] * len(rows.values)
+    if rows.texts:
+        return Listing(str(path), rows.values, rows.labels, parts, "text")
     base = os.path.abspath(root)
-    names = [_inside(base, name, path, row) for row, name in enumerate(paths, 1)]
-    missing = [name for name in names if not os.path.isfile(os.path.join(base, name))]
+    names = [inside(base, name, path, row) for row, name in enumerate(rows.values, 1)]
+    require_files(
+        base, names, f"{path} names {len(names)} images", "paths are relative to that folder, which data.root changes"
+    )
+    return Listing(base, names, rows.labels, parts)
+
+
+def require_files(base: str, names: Sequence[str], what: str, way_out: str) -> None:
+    """Refuse a list of images of which some are missing. Folders are listed, which is much faster than to ask for each file."""
+    inside: dict[str, set[str]] = {}
+    missing = []
+    for name in names:
+        folder, _, file = name.rpartition("/")
+        if folder not in inside:
+            try:
+                inside[folder] = set(os.listdir(os.path.join(base, folder)))
+            except OSError:
+                inside[folder] = set()
+        if file not in inside[folder]:
+            missing.append(name)
     if missing:
-        raise InputError(
-            f"{path} names {len(names)} images, but {base} lacks {_some(missing, 'image')}; paths are relative to that folder, "
-            "which data.root changes"
-        )
-    return Listing(base, names, labels, parts)
+        raise InputError(f"{what}, but {base} lacks {some(missing, 'image')}; {way_out}")
 
 
-def _read_table(path: Path) -> tuple[list[str], list[str], list[str]]:
-    import polars as pl
-
-    try:
-        if path.suffix.lower() == ".parquet":
-            frame = pl.read_parquet(path)
-        else:
-            frame = pl.read_csv(path, separator="\t" if path.suffix.lower() == ".tsv" else ",", infer_schema=False)
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise InputError(f"{path} cannot be read as a table ({str(error).splitlines()[0]})") from error
-    columns = {role: _column(role, frame.columns, path) for role in _COLUMNS}
-    if columns["path"] is None or columns["label"] is None:
-        raise InputError(
-            f"{path} needs the columns path and label, and optionally split (train, val or test); it has "
-            f"{', '.join(frame.columns) or 'none'}"
-        )
-    texts: dict[str, list[str]] = {"split": []}
-    for role, column in columns.items():
-        if column is None:
-            continue
-        values = frame[column].to_list()
-        empty = [row for row, value in enumerate(values, 1) if value is None or str(value).strip() == ""]
-        if empty:
-            raise InputError(f"{path}: column {column} is empty in row {empty[0]}; fill it in or drop the row")
-        texts[role] = [str(value).strip() for value in values]
-    return texts["path"], texts["label"], [_part(part, path, row) for row, part in enumerate(texts["split"], 1)]
-
-
-def _column(role: str, columns: Sequence[str], path: Path) -> str | None:
-    found = [column for column in columns if column.strip().lower() in _COLUMNS[role]]
-    exact = [column for column in found if column.strip().lower() == role]
-    if len(found) > 1 and not exact:
-        raise InputError(f"{path}: columns {' and '.join(found)} could both be the {role}; call one of them {role}")
-    return next(iter((*exact, *found)), None)
-
-
-def _part(text: str, path: Path, row: int) -> str:
-    if text.lower() not in _PARTS:
-        raise InputError(f"{path}: split must be train, val or test, got {text!r} in row {row}")
-    return _PARTS[text.lower()]
-
-
-def _read_list(path: Path) -> tuple[list[str], list[str], list[str]]:
-    """A path and a label per line, with a space, tab or comma between; the label is the last word."""
-    paths, labels = [], []
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read as a list of images ({error})") from error
-    for row, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        words = re.fullmatch(r"\s*(\S.*?)\s*[\s,]\s*([^\s,]+)\s*", line)
-        if words is None:
-            raise InputError(f"{path}: line {row} must hold a path and a label, e.g. 'cats/1.jpg 0', got {line[:80]!r}")
-        paths.append(words[1])
-        labels.append(words[2])
-    return paths, labels, []
-
-
-def _inside(base: str, name: str, path: Path, row: int) -> str:
+def inside(base: str, name: str, path: Path, row: int) -> str:
     """``name`` relative to ``base``; one that leads out of it is an error."""
     place = os.path.normpath(os.path.join(base, name))
     if not place.startswith(base.rstrip(os.sep) + os.sep):
         raise InputError(
             f"{path}: path {name!r} in row {row} leaves the folder {base}; set data.root to a folder that holds all images"
         )
-    return os.path.relpath(place, base)
+    return os.path.relpath(place, base).replace(os.sep, "/")
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------
@@ -236,19 +226,19 @@ def for_training(listing: Listing) -> Listing:
         return listing
     parts = _val_as_test(listing.parts)
     if "train" not in parts:
-        raise InputError(f"{listing.root} has no training images: no row or folder belongs to train")
+        raise InputError(f"{listing.root} has no training {listing.kind}s: no row or folder belongs to train")
     of: dict[str, str] = {}
     for name, part in zip(listing.names, parts, strict=True):
-        if of.setdefault(name, part) != part:
+        if of.setdefault(name, part) != part and listing.kind == "image":
             raise InputError(f"image {name} is in {of[name]} and in {part}; each image may be in one part only")
     known = {label for label, part in zip(listing.labels, parts, strict=True) if part == "train"}
-    unknown = sorted(set(listing.labels) - known)
+    unknown = [name for name in listing.class_names if name not in known]
     if unknown:
         raise InputError(
-            f"{listing.root}: {_some(unknown, 'class')} without training images; add some, or take the class out of the other "
-            "parts"
+            f"{listing.root}: {some(unknown, 'class')} without training {listing.kind}s; add some, or take the "
+            "class out of the other parts"
         )
-    return Listing(listing.root, listing.names, listing.labels, parts)
+    return dataclasses.replace(listing, parts=parts)
 
 
 def _val_as_test(parts: list[str]) -> list[str]:
@@ -262,8 +252,10 @@ def only(listing: Listing, part: str, test_fraction: float) -> Listing:
     parts = _val_as_test(listing.parts) if listing.parts else divide(listing, test_fraction)
     rows = [row for row, found in enumerate(parts) if found == part]
     if not rows:
-        raise InputError(f"{listing.root} has no images of the part {part} (it has {', '.join(sorted(set(parts)))})")
-    return Listing(listing.root, [listing.names[row] for row in rows], [listing.labels[row] for row in rows])
+        raise InputError(
+            f"{listing.root} has no {listing.kind}s of the part {part} (it has {', '.join(sorted(set(parts)))})"
+        )
+    return dataclasses.replace(listing.take(rows), parts=[])
 
 
 def divide(listing: Listing, test_fraction: float) -> list[str]:
@@ -282,9 +274,10 @@ def divide(listing: Listing, test_fraction: float) -> list[str]:
     for label, rows in members.items():
         wanted = max(1, round(test_fraction * len(rows)))
         if wanted >= len(rows):
+            few = some([listing.names[row] for row in rows], listing.kind)
             raise InputError(
-                f"{listing.root}: class {label} has only {_some([listing.names[row] for row in rows], 'image')}, too few for a "
-                "training and a test set; add images or take the class out"
+                f"{listing.root}: class {label} has only {few}, too few for a "
+                "training and a test set; add some or take the class out"
             )
         rows.sort(key=lambda row: hashlib.sha256(os.fsencode(listing.names[row])).digest())
         for row in rows[:wanted]:
@@ -304,7 +297,7 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal()
 
 
-def _some(items: Sequence[str], what: str) -> str:
+def some(items: Sequence[str], what: str) -> str:
     """``3 classes (a, b, c)``."""
     plural = what if len(items) == 1 else {"class": "classes"}.get(what, f"{what}s")
     shown = ", ".join(items[:_SHOWN]) + (", …" if len(items) > _SHOWN else "")

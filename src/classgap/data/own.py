@@ -1,4 +1,4 @@
-"""A user's own images: a folder, table or list file as a source."""
+"""Samples that a listing names as a source: a user's own images or texts, and the published sets of image files."""
 
 from __future__ import annotations
 
@@ -7,61 +7,81 @@ from pathlib import Path
 import numpy as np
 
 from classgap.checks import InputError
-from classgap.data.images import IMAGENET_PIXELS, open_images, with_size
+from classgap.data.images import IMAGENET_PIXELS, ImageFiles, open_images, with_size
 from classgap.data.items import FileOptions, Source, label_indices
 from classgap.data.listing import Listing, divide, for_training, names_hash, read_listing
+from classgap.data.texts import Encode, Texts
 
 _SHOWN = 3
 
 
-def image_source(name: str, path: Path, options: FileOptions) -> Source:
-    """The images that a folder, table or list file names, with their training, test and (if there is one) validation part.
+def own_source(name: str, path: Path, options: FileOptions, encode: Encode | None = None) -> Source:
+    """The samples that a folder, table or list file names, with their training, test and (if there is one) validation part.
 
     Where there is no test part, ``options.test_fraction`` of every class becomes one. Pixels are standardised with the usual
     statistics of ImageNet; no augmentation is usual, since flipping or cropping may change what an image shows.
     """
-    listing = for_training(read_listing(path, options.root))
-    images, kept = open_images(listing.root, listing.names, skip_corrupt=options.skip_corrupt, workers=options.workers)
-    images = with_size(images, options.size, options.resize)
+    return listed_source(name, read_listing(path, options.root), options, encode)
+
+
+def listed_source(
+    name: str,
+    listing: Listing,
+    options: FileOptions,
+    encode: Encode | None = None,
+    pixels: tuple[tuple[float, ...], tuple[float, ...]] = IMAGENET_PIXELS,
+) -> Source:
+    """A source of the samples of a listing."""
+    listing = for_training(listing)
+    items, kept = open_listing(listing, options, encode)
+    if isinstance(items, ImageFiles):
+        items = with_size(items, options.size, options.resize)
     notes = _left_out(listing, kept)
     listing = _only(listing, kept)
     parts = np.array(divide(listing, options.test_fraction))
     class_names = listing.class_names
     if len(class_names) < 2:
         raise InputError(
-            f"data={name} has images of a single class ({class_names[0]}); a classifier needs at least two"
+            f"data={name} has {listing.kind}s of a single class ({class_names[0]}); a classifier needs at least two"
         )
     y = label_indices(listing.labels, class_names)
     train, val, test = (np.flatnonzero(parts == part) for part in ("train", "val", "test"))
+    mean, std = pixels if listing.kind == "image" else ((), ())
     return Source(
         name,
-        images.take(train),
+        items.take(train),
         y[train],
-        images.take(test),
+        items.take(test),
         y[test],
         class_names,
-        *IMAGENET_PIXELS,
-        x_val=images.take(val) if len(val) else None,
+        mean,
+        std,
+        x_val=items.take(val) if len(val) else None,
         y_val=y[val] if len(val) else None,
         members=names_hash([*listing.names, *class_names, *parts.tolist()]),
         notes=notes,
     )
 
 
+def open_listing(
+    listing: Listing, options: FileOptions, encode: Encode | None = None
+) -> tuple[ImageFiles | Texts, list[int]]:
+    """The samples of a listing, images of a size still to be chosen, and the rows of those to be used."""
+    if listing.kind == "text":
+        return Texts.of(listing.names, encode), list(range(len(listing.names)))
+    return open_images(listing.root, listing.names, options, listing.pictures)
+
+
 def _only(listing: Listing, kept: list[int]) -> Listing:
     if len(kept) == len(listing.names):
         return listing
-    names, labels, parts = ([column[row] for row in kept if column] for column in _columns(listing))
-    lost = sorted(set(listing.labels) - set(labels))
+    rest = listing.take(kept)
+    lost = sorted(set(listing.labels) - set(rest.labels))
     if lost:
         raise InputError(
             f"{listing.root}: none of the images of class {lost[0]} can be decoded; repair them or remove the class"
         )
-    return Listing(listing.root, names, labels, parts)
-
-
-def _columns(listing: Listing) -> tuple[list[str], list[str], list[str]]:
-    return listing.names, listing.labels, listing.parts
+    return rest
 
 
 def _left_out(listing: Listing, kept: list[int]) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from classgap.checks import InputError
 from classgap.data.images import ImageFiles, read_all
 from classgap.data.items import Array, FileOptions, Items, Source
+from classgap.data.texts import Texts
 from classgap.data.workers import in_order
 
 MEMORY_MB = 1000
@@ -95,6 +96,8 @@ def open_splits(
             splits[part] = Split(torch.from_numpy(np.ascontiguousarray(x)), labels)
         elif isinstance(x, ImageFiles) and crops and part == "train":
             splits[part] = Split(x.randomly(), labels, workers)
+        elif isinstance(x, Texts):
+            splits[part] = Split(x.encoded(), labels, origin=x)
         elif isinstance(x, ImageFiles) and fits:
             splits[part] = Split(read_all(x, workers), labels, origin=x)
         else:

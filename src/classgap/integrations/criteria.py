@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
-from torch.nn import functional as F
+from safetensors.torch import load_file, save
+from torch import nn
 
 from classgap import __version__
 from classgap.batchstats import is_distributed
@@ -19,6 +18,7 @@ from classgap.checks import InputError
 from classgap.heads import FeatureTap
 from classgap.losses import ClassLoss
 from classgap.losses.wrapper import WrapperLoss
+from classgap.writing import replacing_entries, write
 
 SUPPLIED = frozenset({"features", "encoder_features", "class_counts", "cosine_head"})
 STATE, CONFIG = "classgap_loss.safetensors", "classgap_loss.json"
@@ -28,6 +28,8 @@ def check_criterion(criterion: Any, tool: str) -> None:
     """Refuse what is not a loss of classgap, and a loss that needs more than logits, labels and features from its trainer."""
     if not isinstance(criterion, ClassLoss):
         raise InputError(f"criterion must be a loss of classgap.losses, got {type(criterion).__name__}")
+    if criterion.reduction != "mean":
+        raise InputError(f"criterion must have reduction='mean' for {tool}, got {criterion.reduction!r}")
     missing = sorted(criterion.needs - SUPPLIED)
     parts = [m for m in criterion.modules() if isinstance(m, ClassLoss)]
     for hook in ("start_epoch", "observe"):
@@ -47,14 +49,10 @@ def tap(criterion: ClassLoss, model: nn.Module, layer: str | None = None) -> Fea
     return FeatureTap(model, layer, unit="encoder_features" not in criterion.needs)
 
 
-def smoothed(target: Tensor, num_classes: int, share: float) -> Tensor:
-    """Probabilities ``(N, K)``: ``share`` of each target spread evenly over all classes, as in ``F.cross_entropy``."""
-    target = F.one_hot(target, num_classes).float() if target.dim() == 1 else target
-    return (1 - share) * target + share / num_classes
-
-
 def check_smoothing(criterion: ClassLoss, share: float, argument: str) -> None:
-    """Smoothing gives probabilities as target, which some losses cannot take."""
+    """Smoothing gives probabilities as target, which some losses cannot take, and must be asked for once."""
+    if share and criterion.label_smoothing:
+        raise InputError(f"the criterion has label_smoothing={criterion.label_smoothing:g} already; set {argument}=0")
     declared = getattr(type(criterion), "method", None)
     if share and declared is not None and not declared.soft_targets:
         raise InputError(f"{criterion.name} needs hard labels, got {argument}={share:g}; set {argument}=0")
@@ -70,13 +68,10 @@ def share_gradients(parameters: Iterable[nn.Parameter]) -> None:
 
 def save_criterion(criterion: ClassLoss, folder: str | Path) -> None:
     """Write the state of the loss and its settings beside the weights of the model."""
-    target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
-    save_file(
-        {key: value.detach().cpu().clone().contiguous() for key, value in criterion.state_dict().items()},
-        target / STATE,
-    )
-    (target / CONFIG).write_text(json.dumps(settings(criterion), indent=2) + "\n", encoding="utf-8")
+    state = {key: value.detach().cpu().clone().contiguous() for key, value in criterion.state_dict().items()}
+    with replacing_entries(folder, (STATE, CONFIG)) as temporary:
+        write(temporary / STATE, save(state))
+        write(temporary / CONFIG, json.dumps(settings(criterion), indent=2) + "\n")
 
 
 def load_criterion(criterion: ClassLoss, folder: str | Path) -> None:

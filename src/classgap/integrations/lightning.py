@@ -10,7 +10,6 @@ parameters.
 from __future__ import annotations
 
 import contextlib
-import csv
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,6 +32,8 @@ from classgap.integrations.scalars import class_counts, class_scalars, prefixed
 from classgap.losses import ClassLoss
 from classgap.measure import AuditReport, audit
 from classgap.measure.render.plain import records
+from classgap.predictions.export import write_table
+from classgap.writing import replacing_entries, write
 
 Rows = dict[str, Tensor]
 
@@ -210,12 +211,9 @@ def _gathered(batches: list[Rows], device: Any) -> dict[str, np.ndarray[Any, Any
 
 
 def _write(report: AuditReport, folder: Path, *, page: bool) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "report.json").write_text(json.dumps(report.to_dict(), indent=2), encoding="utf-8")
     rows = records(report.per_class)
-    with (folder / "classes.csv").open("w", newline="", encoding="utf-8") as file:
-        table = csv.DictWriter(file, fieldnames=list(rows[0]))
-        table.writeheader()
-        table.writerows(rows)
-    if page:
-        report.to_html(folder / "report.html")
+    with replacing_entries(folder, ("report.json", "classes.csv", "report.html")) as temporary:
+        write(temporary / "report.json", json.dumps(report.to_dict(), indent=2))
+        write_table({name: [row[name] for row in rows] for name in rows[0]}, temporary / "classes.csv")
+        if page:
+            report.to_html(temporary / "report.html")

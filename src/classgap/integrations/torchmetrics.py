@@ -10,8 +10,7 @@ from torchmetrics import Metric
 
 from classgap.checks import InputError, whole
 from classgap.integrations.scalars import class_scalars
-
-IGNORED = -100
+from classgap.losses.options import IGNORED
 
 
 class ClassGap(Metric):

@@ -17,14 +17,12 @@ from torch import Tensor, nn
 from transformers import EvalPrediction, Trainer
 
 from classgap.arrays import Ints
-from classgap.batchstats import is_distributed
 from classgap.checks import InputError
 from classgap.heads import FeatureTap, logits_of
 from classgap.integrations import criteria
 from classgap.integrations.scalars import class_counts, class_scalars
 from classgap.losses import ClassLoss
-
-IGNORED = -100
+from classgap.losses.options import IGNORED
 
 
 class ClassLossTrainer(Trainer):
@@ -59,6 +57,8 @@ class ClassLossTrainer(Trainer):
             )
         criteria.check_smoothing(criterion, self.args.label_smoothing_factor, "label_smoothing_factor")
         self.criterion = criterion.to(self.args.device)
+        if self.args.label_smoothing_factor:
+            self.criterion.label_smoothing = self.args.label_smoothing_factor
 
     def compute_loss(self, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """The loss of ``Trainer``, with the features of the same forward pass."""
@@ -74,17 +74,9 @@ class ClassLossTrainer(Trainer):
     def _loss(self, outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
         logits = logits_of(outputs)
         features = None if self._tap is None else self._tap.features_of(self._calls, logits)
-        items, target = labels.ne(IGNORED).sum(), labels
-        if labels.dim() == 1 and items < len(labels):
-            keep = labels.ne(IGNORED)
-            logits, target, features = logits[keep], labels[keep], None if features is None else features[keep]
-        if len(target) == 0 and not is_distributed():
-            return logits.sum()
-        if self.args.label_smoothing_factor:
-            target = criteria.smoothed(target, self.criterion.num_classes, self.args.label_smoothing_factor)
-        loss: Tensor = self.criterion(logits, target, features=features)
+        loss: Tensor = self.criterion(logits, labels, features=features)
         if num_items_in_batch is not None:  # in all batches of the step; Trainer itself undoes the mean over processes
-            return torch.mul(loss, items / num_items_in_batch)
+            return torch.mul(loss, labels.ne(IGNORED).sum() / num_items_in_batch)
         steps = getattr(self, "current_gradient_accumulation_steps", self.args.gradient_accumulation_steps)
         return loss / steps if self.criterion.training else loss
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from classgap.checks import InputError, number
 from classgap.losses.cosine_margin import CosineLoss, add_angle
+from classgap.losses.options import LossOptions
 from classgap.losses.read_state import read_state
 from classgap.registry import Float, Int, method
 
@@ -72,8 +74,9 @@ class CosFaceLoss(CosineLoss):
         m: float = 0.35,
         s: float = 30.0,
         class_counts: Sequence[float] | Tensor | None = None,
+        **options: Unpack[LossOptions],
     ) -> None:
-        super().__init__(num_classes, class_counts=class_counts)
+        super().__init__(num_classes, class_counts=class_counts, **options)
         self.m = number("m", m, low=0.0, high=2.0)
         self.s = number("s", s, low=0.0, open_low=True)
 
@@ -110,9 +113,15 @@ class ArcFaceLoss(CosineLoss):
     """
 
     def __init__(
-        self, num_classes: int, *, m: float = 0.5, s: float = 30.0, class_counts: Sequence[float] | Tensor | None = None
+        self,
+        num_classes: int,
+        *,
+        m: float = 0.5,
+        s: float = 30.0,
+        class_counts: Sequence[float] | Tensor | None = None,
+        **options: Unpack[LossOptions],
     ) -> None:
-        super().__init__(num_classes, class_counts=class_counts)
+        super().__init__(num_classes, class_counts=class_counts, **options)
         self.m = number("m", m, low=0.0, high=math.pi / 2)
         self.s = number("s", s, low=0.0, open_low=True)
 
@@ -163,8 +172,9 @@ class SphereFaceLoss(CosineLoss):
         lam: float = 5.0,
         lam_start: float = 1000.0,
         class_counts: Sequence[float] | Tensor | None = None,
+        **options: Unpack[LossOptions],
     ) -> None:
-        super().__init__(num_classes, class_counts=class_counts)
+        super().__init__(num_classes, class_counts=class_counts, **options)
         if isinstance(m, bool) or not isinstance(m, int) or m < 1:
             raise InputError(f"m must be a whole number of at least 1, got {m!r}; for a real-valued margin use arcface")
         self.m = m

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Unpack
 
 from torch import Tensor
 
 from classgap.losses.logit_adjusted import LogitAdjustedLoss
+from classgap.losses.options import LossOptions
 from classgap.registry import method
 
 
@@ -31,5 +33,7 @@ class BalancedSoftmaxLoss(LogitAdjustedLoss):
     Pitfalls: as for ``logit_adjusted``; the authors' meta sampler is not part of it.
     """
 
-    def __init__(self, num_classes: int, *, class_counts: Sequence[float] | Tensor | None = None) -> None:
-        super().__init__(num_classes, tau=1.0, class_counts=class_counts)
+    def __init__(
+        self, num_classes: int, *, class_counts: Sequence[float] | Tensor | None = None, **options: Unpack[LossOptions]
+    ) -> None:
+        super().__init__(num_classes, tau=1.0, class_counts=class_counts, **options)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, get_args
 
 import torch
 from torch import Tensor, nn
 
 from classgap.batchstats import is_distributed
-from classgap.checks import InputError
+from classgap.checks import InputError, number, one_of
 from classgap.losses.batch import LossBatch, at_least_float32
+from classgap.losses.options import IGNORED, Reduction, check_weight, in_all_rows, kept_rows, smoothed_target
+from classgap.losses.recomputation import is_repeated_forward
 from classgap.losses.tensor_checks import (
     check_cosines,
     check_counts,
@@ -24,15 +26,7 @@ from classgap.losses.tensor_checks import (
 )
 from classgap.registry import Method
 
-Reduction = Literal["mean", "sum", "none"]
 TrainingPass = Callable[[], Iterator[LossBatch]]
-
-
-def reduce(values: Tensor, reduction: Reduction) -> Tensor:
-    """``"mean"`` divides by the number of samples, never by a sum of weights; no samples give 0."""
-    if reduction == "none":
-        return values
-    return values.mean() if reduction == "mean" and values.shape[0] else values.sum()
 
 
 class ClassLoss(nn.Module):
@@ -45,6 +39,16 @@ class ClassLoss(nn.Module):
     Args:
         num_classes: Number of classes :math:`K`.
         class_counts: Training samples of each class, where the method uses them.
+        weight: :math:`(K,)` class weights, as in ``torch.nn.CrossEntropyLoss``: ``"mean"`` then divides by the sum of the
+            weights of the labels (by the number of samples for soft targets). Only for losses that are a mean over samples and
+            have no class weights of their own.
+        reduction: ``"mean"``, ``"sum"`` (the mean times the number of samples, where a loss is more than a sum over samples),
+            or ``"none"``, which gives one loss per sample and exists only for losses that are a mean over samples.
+        ignore_index: Samples with this label are left out: value, gradients and state are those of the batch without them. A
+            batch of only such samples gives 0, not nan as in torch. ``None`` leaves out nothing, and saves reading the labels on
+            an accelerator at every step. Inside ``torch.compile`` nothing is left out.
+        label_smoothing: Share of each target spread evenly over all classes; for losses that take soft targets. Most losses are
+            then computed for every class of every sample, at :math:`K` times the cost.
     """
 
     method: ClassVar[Method]
@@ -52,6 +56,12 @@ class ClassLoss(nn.Module):
 
     stop_gradient: ClassVar[bool] = False
     """Whether the value contains weights that are, by design, not differentiated."""
+
+    shared_options: ClassVar[tuple[str, ...]] = ("weight", "reduction", "ignore_index", "label_smoothing")
+    """What a subclass accepts by passing ``**options`` on."""
+
+    weights_classes: ClassVar[bool] = False
+    """Whether the loss has class weights of its own."""
 
     views: int = 1
     """Views of each sample that a batch must hold, for a loss that declares ``views`` in its needs."""
@@ -61,8 +71,18 @@ class ClassLoss(nn.Module):
 
     class_counts: Tensor | None
     log_prior: Tensor | None
+    class_weight: Tensor | None
 
-    def __init__(self, num_classes: int, *, class_counts: Sequence[float] | Tensor | None = None) -> None:
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        class_counts: Sequence[float] | Tensor | None = None,
+        weight: Sequence[float] | Tensor | None = None,
+        reduction: Reduction = "mean",
+        ignore_index: int | None = IGNORED,
+        label_smoothing: float = 0.0,
+    ) -> None:
         super().__init__()
         if isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 2:
             raise InputError(f"num_classes must be a whole number of at least 2, got {num_classes!r}")
@@ -75,6 +95,12 @@ class ClassLoss(nn.Module):
         self.register_buffer("class_counts", None if counts is None else counts.float(), persistent=False)
         prior = None if counts is None else (counts / counts.sum()).log().float()
         self.register_buffer("log_prior", prior, persistent=False)
+        self.reduction: Reduction = one_of("reduction", reduction, get_args(Reduction))
+        self.ignore_index = ignore_index
+        self.label_smoothing = number("label_smoothing", label_smoothing, low=0.0, high=1.0)
+        self._check_options(weighted=weight is not None)
+        weights = None if weight is None else check_weight(weight, num_classes)
+        self.register_buffer("class_weight", weights, persistent=False)
 
     @classmethod
     def from_counts(cls, class_counts: Sequence[float] | Tensor, **params: Any) -> ClassLoss:
@@ -99,6 +125,11 @@ class ClassLoss(nn.Module):
 
         A loss that overrides :meth:`compute` and still is such a mean says so by overriding this.
         """
+        return self.has_sample_losses
+
+    @property
+    def has_sample_losses(self) -> bool:
+        """Whether the loss of a batch is a mean, perhaps a weighted one, of :meth:`per_sample` and of nothing else."""
         return type(self).compute is ClassLoss.compute
 
     @property
@@ -108,8 +139,9 @@ class ClassLoss(nn.Module):
 
     @property
     def updating(self) -> bool:
-        """Whether this call may write state: in training mode, with gradients enabled and not inside :meth:`frozen`."""
-        return self.training and not self._frozen and torch.is_grad_enabled()
+        """Whether this call may write state: in training mode, with gradients enabled, not inside :meth:`frozen`, and not
+        when activation checkpointing repeats the forward pass."""
+        return self.training and not self._frozen and torch.is_grad_enabled() and not is_repeated_forward()
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
@@ -142,7 +174,13 @@ class ClassLoss(nn.Module):
 
     def loss(self, batch: LossBatch) -> Tensor:
         """The loss of a batch whose arguments are in one value: checks, float32, state from the labels, :meth:`compute`."""
-        self.check(batch)
+        keep = kept_rows(batch, self.ignore_index, self.views)
+        if keep is not None:
+            batch = batch.rows(keep)
+            self.leave_out(keep)
+        ignored = keep is not None and len(batch) == 0 and not is_distributed()
+        if not ignored:
+            self.check(batch)
         # Exponentials, distances and statistics are float32 whatever autocast says.
         with _float32_only(batch.logits):
             batch = dataclasses.replace(
@@ -150,9 +188,32 @@ class ClassLoss(nn.Module):
                 logits=at_least_float32(batch.logits),
                 features=None if batch.features is None else at_least_float32(batch.features),
             )
+            if ignored:  # as if there had been no call
+                return self._nothing(ClassLoss.compute_empty(self, batch), batch, keep)
             if self.updating:
                 self.update_from_labels(batch.target)
+            return self._reduced(batch, keep)
+
+    def _reduced(self, batch: LossBatch, keep: Tensor | None) -> Tensor:
+        hard, batch = batch.target, self.smoothed(batch)
+        if self.reduction == "mean" and self.class_weight is None:
             return self.compute(batch) if len(batch) else self.compute_empty(batch)
+        if not len(batch):
+            return self._nothing(self.compute_empty(batch), batch, keep)
+        if not self.has_sample_losses:
+            return self.compute(batch) * (len(batch) // self.views)
+        losses = self.sample_losses(batch)
+        if self.reduction == "none":
+            return in_all_rows(losses, keep)
+        if self.reduction == "sum":
+            return losses.sum()
+        assert self.class_weight is not None
+        total = self.class_weight[hard].sum() if hard.dim() == 1 else len(batch)
+        return losses.sum() / total
+
+    def _nothing(self, loss: Tensor, batch: LossBatch, keep: Tensor | None) -> Tensor:
+        """The loss of no samples: a scalar, or zeros for all rows that were left out."""
+        return in_all_rows(batch.logits.flatten(1).sum(1), keep) if self.reduction == "none" else loss
 
     def compute(self, batch: LossBatch) -> Tensor:
         """Mean of :meth:`per_sample`; for soft targets the expectation over the label."""
@@ -160,6 +221,25 @@ class ClassLoss(nn.Module):
             return self.per_sample(batch).mean()
         single, probability = batch.per_label()
         return (self.per_sample(single) * probability).sum() / len(batch)
+
+    def sample_losses(self, batch: LossBatch) -> Tensor:
+        """:math:`(N,)` losses with their class weights; for soft targets the expectation over the label."""
+        soft = batch.target.dim() == 2
+        single, probability = batch.per_label() if soft else (batch, None)
+        losses = self.per_sample(single)
+        if self.class_weight is not None:
+            losses = losses * self.class_weight.to(losses.dtype)[single.target]
+        if probability is None:
+            return losses
+        rows = batch.target.nonzero()[:, 0]
+        return losses.new_zeros(len(batch)).index_add(0, rows, losses * probability.to(losses.dtype))
+
+    def smoothed(self, batch: LossBatch) -> LossBatch:
+        """The batch with smoothed targets; unchanged in a loss that smooths them itself."""
+        if not self.label_smoothing:
+            return batch
+        target = smoothed_target(batch.target, self.num_classes, self.label_smoothing, batch.logits.dtype)
+        return dataclasses.replace(batch, target=target)
 
     def per_sample(self, batch: LossBatch) -> Tensor:
         """:math:`(N,)` losses for hard labels."""
@@ -180,6 +260,9 @@ class ClassLoss(nn.Module):
 
     def observe(self, inputs: Tensor) -> None:
         """Hook called by the training loop with the inputs of each batch, before :meth:`forward`: a teacher sees them here."""
+
+    def leave_out(self, keep: Tensor) -> None:
+        """Hook: only these rows of the batch are used. A loss that stored something in :meth:`observe` drops the others."""
 
     @property
     def cosine_scale(self) -> float:
@@ -225,6 +308,25 @@ class ClassLoss(nn.Module):
             self.check_values(features)
         if "cosine_head" in self.needs:
             check_cosines(logits, self.name)
+
+    def _check_options(self, *, weighted: bool) -> None:
+        """Refuse options that mean nothing for this loss."""
+        declared = getattr(type(self), "method", None)
+        if self.label_smoothing and declared is not None and not declared.soft_targets:
+            raise InputError(
+                f"{self.name} needs hard labels, got label_smoothing={self.label_smoothing:g}; leave it at 0"
+            )
+        if weighted and self.weights_classes:
+            raise InputError(
+                f"{self.name} has class weights of its own; leave weight out, or choose cross_entropy with weight"
+            )
+        if self.has_sample_losses:
+            return
+        why = f"{self.name} is more than a mean over samples (it has terms of the whole batch)"
+        if weighted:
+            raise InputError(f"{why}, so its samples cannot be weighted by weight; leave weight out")
+        if self.reduction == "none":
+            raise InputError(f"{why}, so there is no loss of a single sample; set reduction to 'mean' or 'sum'")
 
     def check_values(self, features: Tensor) -> None:
         """Refuse features that are not finite, before any state is written."""

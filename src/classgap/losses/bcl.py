@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from classgap.checks import InputError, number
 from classgap.losses.batch import LossBatch
+from classgap.losses.options import LossOptions
 from classgap.losses.partners import gathered
 from classgap.losses.projection import BatchNormProjection
 from classgap.losses.tensor_checks import check_num_features, check_views
@@ -131,8 +132,9 @@ class BCLLoss(WrapperLoss):
         base: str = "balanced_softmax",
         base_params: Mapping[str, Any] | None = None,
         class_counts: Sequence[float] | Tensor | None = None,
+        **options: Unpack[LossOptions],
     ) -> None:
-        super().__init__(num_classes, base=base, base_params=base_params, class_counts=class_counts)
+        super().__init__(num_classes, base=base, base_params=base_params, class_counts=class_counts, **options)
         self.alpha, self.beta = number("alpha", alpha, low=0.0), number("beta", beta, low=0.0)
         self.temperature = number("temperature", temperature, low=0.0, open_low=True)
         self.views = int(number("views", views, low=1))

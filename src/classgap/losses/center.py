@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Unpack
 
 from torch import Tensor
 
@@ -11,6 +12,7 @@ from classgap.losses.base import ClassLoss
 from classgap.losses.batch import LossBatch
 from classgap.losses.class_means import ClassMeans
 from classgap.losses.cross_entropy import mean_cross_entropy
+from classgap.losses.options import LossOptions
 from classgap.losses.tensor_checks import check_num_features
 from classgap.registry import Float, method
 
@@ -65,8 +67,9 @@ class CenterLoss(ClassLoss):
         lam: float = 0.003,
         rate: float = 0.5,
         class_counts: Sequence[float] | Tensor | None = None,
+        **options: Unpack[LossOptions],
     ) -> None:
-        super().__init__(num_classes, class_counts=class_counts)
+        super().__init__(num_classes, class_counts=class_counts, **options)
         self.lam = number("lam", lam, low=0.0)
         self.rate = number("rate", rate, low=0.0, high=1.0)
         self.centers = ClassMeans(num_classes, check_num_features(num_features, self.name))

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal, Unpack, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from classgap.checks import number, one_of
-from classgap.losses.base import Reduction, reduce
 from classgap.losses.batch import LossBatch
 from classgap.losses.class_weights import ClassWeightedLoss, WeightNorm
 from classgap.losses.focal import focal_cross_entropy
 from classgap.losses.logit_margin import replace_at
+from classgap.losses.options import LossOptions, Reduction, reduce
 from classgap.registry import Choice, Float, method
 
 BalancedKind = Literal["softmax", "sigmoid", "focal_softmax", "focal_sigmoid"]
@@ -89,8 +89,9 @@ class ClassBalancedLoss(ClassWeightedLoss):
         gamma: float = 1.0,
         weight_norm: WeightNorm = "batch",
         class_counts: Sequence[float] | Tensor | None = None,
+        **options: Unpack[LossOptions],
     ) -> None:
-        super().__init__(num_classes, beta=beta, weight_norm=weight_norm, class_counts=class_counts)
+        super().__init__(num_classes, beta=beta, weight_norm=weight_norm, class_counts=class_counts, **options)
         one_of("kind", kind, get_args(BalancedKind))
         self.kind: BalancedKind = kind
         self.gamma = number("gamma", gamma, low=0.0)

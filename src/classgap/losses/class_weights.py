@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal, Unpack, get_args
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from classgap.batchstats import all_reduce_sum
 from classgap.checks import number, one_of
 from classgap.losses.base import ClassLoss
 from classgap.losses.batch import LossBatch
+from classgap.losses.options import LossOptions
 
 WeightNorm = Literal["batch", "weights"]
 
@@ -54,6 +55,7 @@ class ClassWeightedLoss(ClassLoss):
             whenever the classes in a batch do.
     """
 
+    weights_classes = True
     balanced_weights: Tensor | None
 
     def __init__(
@@ -63,13 +65,19 @@ class ClassWeightedLoss(ClassLoss):
         beta: float,
         weight_norm: WeightNorm,
         class_counts: Sequence[float] | Tensor | None = None,
+        **options: Unpack[LossOptions],
     ) -> None:
-        super().__init__(num_classes, class_counts=class_counts)
+        super().__init__(num_classes, class_counts=class_counts, **options)
         self.beta = number("beta", beta, low=0.0, high=1.0)
         one_of("weight_norm", weight_norm, get_args(WeightNorm))
         self.weight_norm: WeightNorm = weight_norm
         weights = None if self.class_counts is None else effective_number_weights(self.class_counts, beta).float()
         self.register_buffer("balanced_weights", weights, persistent=False)
+
+    @property
+    def has_sample_losses(self) -> bool:
+        """:meth:`compute` is the weighted mean of :meth:`per_sample`."""
+        return True
 
     @property
     def is_mean_of_samples(self) -> bool:
@@ -93,7 +101,8 @@ class ClassWeightedLoss(ClassLoss):
         return loss / self._mean_weight(batch).to(loss.dtype)
 
     def compute_empty(self, batch: LossBatch) -> Tensor:
-        self._mean_weight(batch)
+        if self.reduction == "mean":
+            self._mean_weight(batch)
         return super().compute_empty(batch)
 
     def _mean_weight(self, batch: LossBatch) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Unpack
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -13,6 +14,7 @@ from classgap.losses.base import ClassLoss
 from classgap.losses.batch import LossBatch
 from classgap.losses.class_means import ClassMeans
 from classgap.losses.cross_entropy import mean_cross_entropy
+from classgap.losses.options import LossOptions
 from classgap.losses.partners import gathered
 from classgap.registry import Float, method
 
@@ -86,8 +88,9 @@ class CMICLoss(ClassLoss):
         beta: float = 0.2,
         decay: float = 0.9,
         class_counts: Sequence[float] | Tensor | None = None,
+        **options: Unpack[LossOptions],
     ) -> None:
-        super().__init__(num_classes, class_counts=class_counts)
+        super().__init__(num_classes, class_counts=class_counts, **options)
         self.lam, self.beta = number("lam", lam, low=0.0), number("beta", beta, low=0.0)
         self.decay = number("decay", decay, low=0.0, high=1.0)
         self.means = ClassMeans(num_classes, num_classes)
@@ -95,7 +98,7 @@ class CMICLoss(ClassLoss):
     def compute(self, batch: LossBatch) -> Tensor:
         log_probabilities, labels = F.log_softmax(batch.logits, 1), batch.labels
         if self.updating:
-            self.means.update(log_probabilities.exp(), labels, step=1 - self.decay)
+            self.means.update(log_probabilities.detach().exp(), labels, step=1 - self.decay)
         inside = concentration(log_probabilities, labels, self.means.mean) * self.means.seen[labels]
         inside = inside.sum() / max(1, len(labels))
         rows, row_labels = gathered(log_probabilities, labels, self.training)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import get_args
+from typing import Unpack, get_args
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from classgap.losses.base import ClassLoss
 from classgap.losses.batch import LossBatch
 from classgap.losses.class_scatter import BatchScatter, within_class_scatter
 from classgap.losses.mr2 import Margins, gamma_margin_cross_entropy, margins_from_moments
+from classgap.losses.options import LossOptions
 from classgap.losses.scaled_cross_entropy import scaled_cross_entropy
 from classgap.losses.tensor_checks import check_finite
 from classgap.registry import Choice, Float, method
@@ -95,8 +96,9 @@ class CompactLogitsLoss(ClassLoss):
         fit_power: float = 4.0,
         class_counts: Sequence[float] | Tensor | None = None,
         tau: float = 1.0,
+        **options: Unpack[LossOptions],
     ) -> None:
-        super().__init__(num_classes, class_counts=class_counts)
+        super().__init__(num_classes, class_counts=class_counts, **options)
         self.c_bar = number("c_bar", c_bar, low=0.0, open_low=True)
         self.lam = number("lam", lam, low=0.0)
         self.fit_power = number("fit_power", fit_power, low=0.0)

@@ -11,9 +11,10 @@ import math
 import torch
 from torch import Tensor
 
-from classgap.losses.base import ClassLoss, Reduction
+from classgap.losses.base import ClassLoss
 from classgap.losses.batch import LossBatch
 from classgap.losses.logit_margin import margin_ce, replace_at
+from classgap.losses.options import Reduction
 
 _FLAT = 1e-6  # below this sin²θ the sine is continued as a straight line through the origin, which bounds its slope
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Unpack
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from classgap.checks import number
 from classgap.losses.base import ClassLoss
 from classgap.losses.batch import LossBatch
+from classgap.losses.options import IGNORED, Reduction, UnsmoothedOptions
 from classgap.registry import Float, method
 
 
@@ -43,19 +44,40 @@ class CrossEntropyLoss(ClassLoss):
     """
 
     def __init__(
-        self, num_classes: int, *, label_smoothing: float = 0.0, class_counts: Sequence[float] | Tensor | None = None
+        self,
+        num_classes: int,
+        *,
+        label_smoothing: float = 0.0,
+        class_counts: Sequence[float] | Tensor | None = None,
+        **options: Unpack[UnsmoothedOptions],
     ) -> None:
-        super().__init__(num_classes, class_counts=class_counts)
-        self.label_smoothing = number("label_smoothing", label_smoothing, low=0.0, high=1.0)
+        super().__init__(num_classes, class_counts=class_counts, label_smoothing=label_smoothing, **options)
 
     @property
-    def is_mean_of_samples(self) -> bool:
-        """:meth:`compute` is the same mean in one call."""
+    def has_sample_losses(self) -> bool:
+        """:meth:`compute` is the mean of :meth:`per_sample` in one call."""
         return True
 
+    def smoothed(self, batch: LossBatch) -> LossBatch:
+        """torch smooths the targets itself, without the matrix of probabilities."""
+        return batch
+
     def compute(self, batch: LossBatch) -> Tensor:
-        target = batch.target if batch.target.dim() == 1 else batch.target.to(batch.logits.dtype)
-        return F.cross_entropy(batch.logits, target, label_smoothing=self.label_smoothing)
+        return self._torch(batch, "mean")
+
+    def sample_losses(self, batch: LossBatch) -> Tensor:
+        return self._torch(batch, "none", weight=self.class_weight)
 
     def per_sample(self, batch: LossBatch) -> Tensor:
-        return F.cross_entropy(batch.logits, batch.target, label_smoothing=self.label_smoothing, reduction="none")
+        return self._torch(batch, "none")
+
+    def _torch(self, batch: LossBatch, reduction: Reduction, weight: Tensor | None = None) -> Tensor:
+        target = batch.target if batch.target.dim() == 1 else batch.target.to(batch.logits.dtype)
+        return F.cross_entropy(
+            batch.logits,
+            target,
+            weight=None if weight is None else weight.to(batch.logits.dtype),
+            ignore_index=IGNORED if self.ignore_index is None else self.ignore_index,  # only inside torch.compile
+            reduction=reduction,
+            label_smoothing=self.label_smoothing,
+        )

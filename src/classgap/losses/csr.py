@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Unpack
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +14,7 @@ from classgap.batchstats import all_reduce_sum
 from classgap.checks import number
 from classgap.losses.base import ClassLoss, TrainingPass
 from classgap.losses.batch import LossBatch
+from classgap.losses.options import UnweightedOptions
 from classgap.registry import Float, Int, method
 
 
@@ -82,8 +84,9 @@ class ConfusionalSpectralLoss(ClassLoss):
         slack: float = 0.1,
         warmup: int = 0,
         class_counts: Sequence[float] | Tensor | None = None,
+        **options: Unpack[UnweightedOptions],
     ) -> None:
-        super().__init__(num_classes, class_counts=class_counts)
+        super().__init__(num_classes, class_counts=class_counts, **options)
         self.weight = number("weight", weight, low=0.0, high=1.0)
         self.slack = number("slack", slack, low=0.0)
         self.warmup = int(number("warmup", warmup, low=0))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal, Unpack, get_args
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from classgap.losses.batch import LossBatch
 from classgap.losses.class_weights import ClassWeightedLoss, WeightNorm
 from classgap.losses.cosine_margin import add_angle, cosine_margin_ce, of_target
 from classgap.losses.logit_margin import replace_at
+from classgap.losses.options import LossOptions
 from classgap.registry import Choice, Float, method
 
 Variant = Literal["ce", "cb", "bs"]
@@ -143,8 +144,9 @@ class DBMLoss(ClassWeightedLoss):
         beta: float = 0.9999,
         weight_norm: WeightNorm = "weights",
         class_counts: Sequence[float] | Tensor | None = None,
+        **options: Unpack[LossOptions],
     ) -> None:
-        super().__init__(num_classes, beta=beta, weight_norm=weight_norm, class_counts=class_counts)
+        super().__init__(num_classes, beta=beta, weight_norm=weight_norm, class_counts=class_counts, **options)
         one_of("variant", variant, get_args(Variant))
         one_of("instance", instance, get_args(Instance))
         one_of("ref", ref, get_args(Reference))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal, Unpack, get_args
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from classgap.losses.batch import LossBatch
 from classgap.losses.class_means import ClassMeans
 from classgap.losses.cross_entropy import mean_cross_entropy
 from classgap.losses.distances import squared_distances
+from classgap.losses.options import UnweightedOptions
 from classgap.losses.partners import gathered
 from classgap.losses.tensor_checks import check_num_features
 from classgap.registry import Choice, Float, method
@@ -129,8 +130,9 @@ class DROLTLoss(ClassLoss):
         decay: float = 0.9,
         form: RobustForm = "dro_lt",
         class_counts: Sequence[float] | Tensor | None = None,
+        **options: Unpack[UnweightedOptions],
     ) -> None:
-        super().__init__(num_classes, class_counts=class_counts)
+        super().__init__(num_classes, class_counts=class_counts, **options)
         self.weight = number("weight", weight, low=0.0)
         one_of("form", form, get_args(RobustForm))
         self.form: RobustForm = form

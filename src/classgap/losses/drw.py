@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from torch import Tensor
 
@@ -11,6 +11,7 @@ from classgap.checks import InputError, number
 from classgap.losses.base import ClassLoss
 from classgap.losses.batch import LossBatch
 from classgap.losses.class_weights import ClassWeightedLoss, WeightNorm
+from classgap.losses.options import LossOptions
 from classgap.losses.wrapper import WrapperLoss
 from classgap.registry import Choice, Float, method
 
@@ -67,6 +68,7 @@ class DRWLoss(WrapperLoss, ClassWeightedLoss):
         beta: float = 0.9999,
         weight_norm: WeightNorm = "weights",
         class_counts: Sequence[float] | Tensor | None = None,
+        **options: Unpack[LossOptions],
     ) -> None:
         super().__init__(
             num_classes,
@@ -75,6 +77,7 @@ class DRWLoss(WrapperLoss, ClassWeightedLoss):
             class_counts=class_counts,
             beta=beta,
             weight_norm=weight_norm,
+            **options,
         )
         _check_base(self.base)
         start = number("start", start, low=0.0)

@@ -6,15 +6,15 @@ Reference: Jitkrittum et al., *ELM: embedding and logit margins for long-tail le
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal, Unpack, get_args
 
 import torch
 from torch import Tensor
 
 from classgap.checks import InputError, number, one_of
-from classgap.losses.base import reduce
 from classgap.losses.batch import LossBatch
 from classgap.losses.logit_adjusted import LogitAdjustedLoss
+from classgap.losses.options import LossOptions, reduce
 from classgap.losses.pair_pull import PAIR_MODES, PairMode, within_class_pull
 from classgap.losses.partners import FeatureQueue, collect_partners
 from classgap.registry import Choice, Float, method
@@ -98,8 +98,9 @@ class ELMLoss(LogitAdjustedLoss):
         gather: bool = False,
         num_features: int | None = None,
         class_counts: Sequence[float] | Tensor | None = None,
+        **options: Unpack[LossOptions],
     ) -> None:
-        super().__init__(num_classes, tau=tau, class_counts=class_counts)
+        super().__init__(num_classes, tau=tau, class_counts=class_counts, **options)
         self.lam = number("lam", lam, low=0.0)
         one_of("alpha", alpha, get_args(Alpha))
         one_of("pair", pair, PAIR_MODES)

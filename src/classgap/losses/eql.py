@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal, Unpack, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from classgap.checks import number, one_of
-from classgap.losses.base import ClassLoss, Reduction, reduce
+from classgap.losses.base import ClassLoss
 from classgap.losses.batch import LossBatch
 from classgap.losses.logit_margin import margin_ce, replace_at
+from classgap.losses.options import LossOptions, Reduction, reduce
 from classgap.registry import Choice, Float, method
 
 EQLForm = Literal["softmax", "sigmoid", "delta"]
@@ -102,8 +103,9 @@ class EQLLoss(ClassLoss):
         threshold: float | None = None,
         coefficient: float = 1.0,
         class_counts: Sequence[float] | Tensor | None = None,
+        **options: Unpack[LossOptions],
     ) -> None:
-        super().__init__(num_classes, class_counts=class_counts)
+        super().__init__(num_classes, class_counts=class_counts, **options)
         one_of("form", form, get_args(EQLForm))
         self.form: EQLForm = form
         self.gamma = number("gamma", gamma, low=0.0, high=1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from classgap.batchstats import all_reduce_sum
 from classgap.checks import InputError, number, one_of
 from classgap.losses.base import TrainingPass
 from classgap.losses.class_robust import ClassRobustLoss, class_loss_sums, losses_by_label
+from classgap.losses.options import LossOptions
 from classgap.registry import Choice, Float, method
 
 
@@ -117,8 +118,9 @@ class FairDROLoss(ClassRobustLoss):
         decay: float = 0.9,
         epochs: int = 200,
         class_counts: Sequence[float] | Tensor | None = None,
+        **options: Unpack[LossOptions],
     ) -> None:
-        super().__init__(num_classes, class_counts=class_counts)
+        super().__init__(num_classes, class_counts=class_counts, **options)
         self.rho = number("rho", rho, low=0.0)
         self.project = project
         self.update = one_of("update", update, ("step", "epoch"))

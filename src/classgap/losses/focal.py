@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from classgap.checks import number
-from classgap.losses.base import ClassLoss, Reduction, reduce
+from classgap.losses.base import ClassLoss
 from classgap.losses.batch import LossBatch
+from classgap.losses.options import LossOptions, Reduction, reduce
 from classgap.registry import Float, method
 
 
@@ -62,9 +64,14 @@ class FocalLoss(ClassLoss):
     """
 
     def __init__(
-        self, num_classes: int, *, gamma: float = 1.0, class_counts: Sequence[float] | Tensor | None = None
+        self,
+        num_classes: int,
+        *,
+        gamma: float = 1.0,
+        class_counts: Sequence[float] | Tensor | None = None,
+        **options: Unpack[LossOptions],
     ) -> None:
-        super().__init__(num_classes, class_counts=class_counts)
+        super().__init__(num_classes, class_counts=class_counts, **options)
         self.gamma = number("gamma", gamma, low=0.0)
 
     def per_sample(self, batch: LossBatch) -> Tensor:

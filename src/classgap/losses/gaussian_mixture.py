@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Unpack
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +13,7 @@ from classgap.checks import InputError, number
 from classgap.losses.base import ClassLoss
 from classgap.losses.batch import LossBatch
 from classgap.losses.distances import squared_distances
+from classgap.losses.options import LossOptions
 from classgap.losses.tensor_checks import check_num_features
 from classgap.registry import Float, method
 
@@ -64,8 +66,9 @@ class GaussianMixtureLoss(ClassLoss):
         alpha: float = 0.1,
         lam: float = 0.01,
         class_counts: Sequence[float] | Tensor | None = None,
+        **options: Unpack[LossOptions],
     ) -> None:
-        super().__init__(num_classes, class_counts=class_counts)
+        super().__init__(num_classes, class_counts=class_counts, **options)
         self.alpha, self.lam = number("alpha", alpha, low=0.0), number("lam", lam, low=0.0)
         self.means = nn.Parameter(torch.empty(num_classes, check_num_features(num_features, self.name)))
         nn.init.kaiming_normal_(self.means)

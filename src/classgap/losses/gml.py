@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,7 @@ from classgap.checks import InputError, number
 from classgap.heads import CosineHead
 from classgap.losses.batch import LossBatch
 from classgap.losses.cross_entropy import mean_cross_entropy
+from classgap.losses.options import LossOptions
 from classgap.losses.projection import mlp_projection
 from classgap.losses.tensor_checks import check_num_features
 from classgap.losses.wrapper import WrapperLoss
@@ -176,8 +177,9 @@ class GMLLoss(WrapperLoss):
         base: str = "balanced_softmax",
         base_params: Mapping[str, Any] | None = None,
         class_counts: Sequence[float] | Tensor | None = None,
+        **options: Unpack[LossOptions],
     ) -> None:
-        super().__init__(num_classes, base=base, base_params=base_params, class_counts=class_counts)
+        super().__init__(num_classes, base=base, base_params=base_params, class_counts=class_counts, **options)
         self.alpha, self.beta = number("alpha", alpha, low=0.0), number("beta", beta, low=0.0)
         self.scale = number("scale", scale, low=0.0, open_low=True)
         least = int(number("least", least, low=1))
@@ -221,6 +223,13 @@ class GMLLoss(WrapperLoss):
         if not (isinstance(output, tuple) and len(output) == 2):
             raise InputError("the teacher must return (logits, features); wrap it in classgap.heads.FeatureTap")
         self._teacher_output = output
+
+    def leave_out(self, keep: Tensor) -> None:
+        """Keep the output of the teacher for these rows only; a second pass over the same batch finds it done."""
+        super().leave_out(keep)
+        if self._teacher_output is not None:
+            logits, features = (part[keep] if len(part) == len(keep) else part for part in self._teacher_output)
+            self._teacher_output = (logits, features)
 
     def compute(self, batch: LossBatch) -> Tensor:
         logits, features, index, labels = batch.logits, batch.features, batch.index, batch.labels

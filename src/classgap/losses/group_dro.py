@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from classgap.checks import InputError, number
 from classgap.losses.class_robust import ClassRobustLoss
+from classgap.losses.options import LossOptions
 from classgap.registry import Float, method
 
 
@@ -57,8 +59,9 @@ class GroupDROLoss(ClassRobustLoss):
         adjustment: float = 0.0,
         strict: bool = False,
         class_counts: Sequence[float] | Tensor | None = None,
+        **options: Unpack[LossOptions],
     ) -> None:
-        super().__init__(num_classes, class_counts=class_counts)
+        super().__init__(num_classes, class_counts=class_counts, **options)
         self.eta = number("eta", eta, low=0.0)
         self.adjustment = number("adjustment", adjustment, low=0.0)
         if adjustment and class_counts is None:

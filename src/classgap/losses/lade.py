@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from classgap.checks import number, one_of
 from classgap.losses.base import ClassLoss
 from classgap.losses.batch import LossBatch
 from classgap.losses.logit_adjusted import logit_adjusted_cross_entropy
+from classgap.losses.options import LossOptions
 from classgap.registry import Choice, Float, method
 
 Importance = Literal["scored", "label"]
@@ -111,8 +112,9 @@ class LADELoss(ClassLoss):
         importance: Importance = "scored",
         mask_absent: bool = False,
         class_counts: Sequence[float] | Tensor | None = None,
+        **options: Unpack[LossOptions],
     ) -> None:
-        super().__init__(num_classes, class_counts=class_counts)
+        super().__init__(num_classes, class_counts=class_counts, **options)
         self.alpha = number("alpha", alpha, low=0.0)
         self.lam = number("lam", lam, low=0.0)
         one_of("importance", importance, ("scored", "label"))

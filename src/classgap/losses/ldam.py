@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from classgap.checks import number, one_of
 from classgap.losses.batch import LossBatch
 from classgap.losses.cosine_margin import CosineLoss, of_target
 from classgap.losses.logit_margin import margin_ce, replace_at
+from classgap.losses.options import LossOptions
 from classgap.registry import Choice, Float, method
 
 
@@ -78,9 +79,10 @@ class LDAMLoss(CosineLoss):
         form: Literal["cosine", "delta"] = "cosine",
         coefficient: float = 1.0,
         class_counts: Sequence[float] | Tensor | None = None,
+        **options: Unpack[LossOptions],
     ) -> None:
         self.form = one_of("form", form, ("cosine", "delta"))
-        super().__init__(num_classes, class_counts=class_counts)
+        super().__init__(num_classes, class_counts=class_counts, **options)
         self.s = number("s", s, low=0.0, open_low=True)
         max_m = number("max_m", max_m, low=0.0, high=2.0)
         coefficient = number("coefficient", coefficient, low=0.0)

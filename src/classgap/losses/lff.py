@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Unpack
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +13,7 @@ from classgap.batchstats import gather_rows
 from classgap.checks import InputError, number
 from classgap.losses.base import ClassLoss
 from classgap.losses.batch import LossBatch
+from classgap.losses.options import LossOptions
 from classgap.registry import Float, method
 
 
@@ -63,8 +65,9 @@ class LearningFromFailureLoss(ClassLoss):
         q: float = 0.7,
         decay: float = 0.7,
         class_counts: Sequence[float] | Tensor | None = None,
+        **options: Unpack[LossOptions],
     ) -> None:
-        super().__init__(num_classes, class_counts=class_counts)
+        super().__init__(num_classes, class_counts=class_counts, **options)
         self.q = number("q", q, low=0.0, high=1.0, open_low=True)
         self.decay = number("decay", decay, low=0.0, high=1.0)
         self.experts = 2

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Unpack
 
 from torch import Tensor
 
 from classgap.checks import number
-from classgap.losses.base import ClassLoss, Reduction
+from classgap.losses.base import ClassLoss
 from classgap.losses.batch import LossBatch
 from classgap.losses.logit_margin import margin_ce
+from classgap.losses.options import LossOptions, Reduction
 from classgap.registry import Float, method
 
 
@@ -65,9 +67,14 @@ class LogitAdjustedLoss(ClassLoss):
     log_prior: Tensor  # class_counts are declared as a need, so it exists
 
     def __init__(
-        self, num_classes: int, *, tau: float = 1.0, class_counts: Sequence[float] | Tensor | None = None
+        self,
+        num_classes: int,
+        *,
+        tau: float = 1.0,
+        class_counts: Sequence[float] | Tensor | None = None,
+        **options: Unpack[LossOptions],
     ) -> None:
-        super().__init__(num_classes, class_counts=class_counts)
+        super().__init__(num_classes, class_counts=class_counts, **options)
         self.tau = number("tau", tau)
 
     def per_sample(self, batch: LossBatch) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from classgap.losses.base import Reduction, reduce
+from classgap.losses.options import Reduction, reduce
 
 
 def margin_ce(logits: Tensor, target: Tensor, margins: Tensor, *, reduction: Reduction = "mean") -> Tensor:

@@ -6,7 +6,7 @@ Reference: Zhu et al., *Reducing Class-Wise Performance Disparity via Margin Reg
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 import torch
 from torch import Tensor
@@ -14,8 +14,9 @@ from torch import Tensor
 from classgap.batchstats import SPREADS, ClassMoments, ClassPairs, Spread, class_pairs, squared_norms
 from classgap.batchstats.backend import as_array, as_tensor, library
 from classgap.checks import number, one_of
-from classgap.losses.base import ClassLoss, Reduction, reduce
+from classgap.losses.base import ClassLoss
 from classgap.losses.batch import LossBatch
+from classgap.losses.options import LossOptions, Reduction, reduce
 from classgap.losses.pair_pull import within_class_pull
 from classgap.losses.partners import collect_partners
 from classgap.losses.scaled_cross_entropy import scaled_cross_entropy
@@ -189,8 +190,9 @@ class MR2Loss(ClassLoss):
         spread: Spread | Literal["zero"] | None = None,
         class_counts: Sequence[float] | Tensor | None = None,
         tau: float = 1.0,
+        **options: Unpack[LossOptions],
     ) -> None:
-        super().__init__(num_classes, class_counts=class_counts)
+        super().__init__(num_classes, class_counts=class_counts, **options)
         self.c_bar = number("c_bar", c_bar, low=0.0, open_low=True)
         self.lam = number("lam", lam, low=0.0)
         self.temperature = None if temperature is None else number("temperature", temperature, low=0.0, open_low=True)
@@ -314,7 +316,8 @@ class PublishedMR2Loss(MR2Loss):
         spread: Literal["ema", "zero"] = "ema",
         class_counts: Sequence[float] | Tensor | None = None,
         tau: float = 1.0,
+        **options: Unpack[LossOptions],
     ) -> None:
         one_of("spread", spread, ("ema", "zero"))
-        options: dict[str, Any] = {"p": p, "decay": decay, "margins": margins, "spread": spread, "tau": tau}
-        super().__init__(num_classes, c_bar, lam, temperature=1.0, class_counts=class_counts, **options)
+        own: dict[str, Any] = {"p": p, "decay": decay, "margins": margins, "spread": spread, "tau": tau}
+        super().__init__(num_classes, c_bar, lam, temperature=1.0, class_counts=class_counts, **own, **options)

@@ -5,7 +5,7 @@ Read in the repository BeierZhu/MR2: the loss of its CIFAR folder, and that of i
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal, Unpack, get_args
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from classgap.checks import number, one_of
 from classgap.losses.base import ClassLoss
 from classgap.losses.batch import LossBatch
 from classgap.losses.mr2 import WIDE, gamma_margin_cross_entropy
+from classgap.losses.options import LossOptions
 from classgap.losses.pair_pull import within_class_pull
 from classgap.losses.partners import collect_partners
 from classgap.losses.read_state import read_state
@@ -89,8 +90,9 @@ class ReleasedMR2Loss(ClassLoss):
         *,
         file: ReleasedFile = "cifar",
         decay: float | None = None,
+        **options: Unpack[LossOptions],
     ) -> None:
-        super().__init__(num_classes)
+        super().__init__(num_classes, **options)
         self.file: ReleasedFile = one_of("file", file, get_args(ReleasedFile))
         usual_c, usual_decay = _VALUES[self.file]
         self.c_bar = number("c_bar", usual_c if c_bar is None else c_bar, low=0.0, open_low=True)

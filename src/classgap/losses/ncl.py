@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Unpack, get_args
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from classgap.checks import number, one_of
 from classgap.losses.batch import LossBatch
+from classgap.losses.options import LossOptions
 from classgap.losses.wrapper import WrapperLoss
 from classgap.registry import Choice, Float, Int, method
 
@@ -105,8 +106,9 @@ class NCLLoss(WrapperLoss):
         base: str = "balanced_softmax",
         base_params: Mapping[str, Any] | None = None,
         class_counts: Sequence[float] | Tensor | None = None,
+        **options: Unpack[LossOptions],
     ) -> None:
-        super().__init__(num_classes, base=base, base_params=base_params, class_counts=class_counts)
+        super().__init__(num_classes, base=base, base_params=base_params, class_counts=class_counts, **options)
         self.lam = number("lam", lam, low=0.0)
         self.hard_share = number("hard_share", hard_share, low=0.0, high=1.0, open_low=True)
         one_of("hard_form", hard_form, get_args(HardForm))

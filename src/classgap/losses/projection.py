@@ -20,14 +20,14 @@ class BatchNormProjection(nn.Module):
 
     def forward(self, rows: Tensor, *, updating: bool) -> Tensor:
         """Unit vectors in the precision of the projection; running statistics are written only if ``updating``."""
-        hidden = self.first(rows.to(self.first.weight.dtype))
+        hidden, norm = self.first(rows.to(self.first.weight.dtype)), self.norm
         if len(rows) == 1 or not self.training:  # a single row has no variance
-            norm = self.norm
             hidden = F.batch_norm(hidden, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
         elif updating:
-            hidden = self.norm(hidden)
-        else:
-            hidden = F.batch_norm(
-                hidden, None, None, self.norm.weight, self.norm.bias, training=True, eps=self.norm.eps
-            )
+            hidden = norm(hidden)
+        else:  # with copies: activation checkpointing wants the same number of saved tensors in both passes
+            assert norm.running_mean is not None
+            assert norm.running_var is not None
+            unused = norm.running_mean.clone(), norm.running_var.clone()
+            hidden = F.batch_norm(hidden, *unused, norm.weight, norm.bias, training=True, eps=norm.eps)
         return F.normalize(self.last(F.relu(hidden)), dim=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Unpack
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from classgap.losses.base import ClassLoss
 from classgap.losses.batch import LossBatch
 from classgap.losses.cross_entropy import mean_cross_entropy
 from classgap.losses.distances import squared_distances
+from classgap.losses.options import LossOptions
 from classgap.losses.partners import gathered
 from classgap.registry import Float, Int, method
 
@@ -118,8 +120,9 @@ class RangeLoss(ClassLoss):
         margin: float = 100.0,
         k: int = 2,
         class_counts: Sequence[float] | Tensor | None = None,
+        **options: Unpack[LossOptions],
     ) -> None:
-        super().__init__(num_classes, class_counts=class_counts)
+        super().__init__(num_classes, class_counts=class_counts, **options)
         self.alpha, self.beta = number("alpha", alpha, low=0.0), number("beta", beta, low=0.0)
         self.margin = number("margin", margin, low=0.0)
         self.k = int(number("k", k, low=1))

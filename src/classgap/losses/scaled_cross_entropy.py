@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from classgap.batchstats.backend import as_array
-from classgap.losses.base import Reduction, reduce
 from classgap.losses.class_scatter import BatchScatter
+from classgap.losses.options import Reduction, reduce
 from classgap.losses.tensor_checks import values_are_cheap
 
 _SAFE = 1e-30  # the logarithm of a probability above this is exact to the last digits of a float

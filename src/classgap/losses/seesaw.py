@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from classgap.checks import InputError, number, one_of
 from classgap.losses.base import ClassLoss
 from classgap.losses.batch import LossBatch
 from classgap.losses.logit_margin import margin_ce
+from classgap.losses.options import LossOptions
 from classgap.losses.read_state import read_state
 from classgap.registry import Float, method
 
@@ -80,8 +81,9 @@ class SeesawLoss(ClassLoss):
         q: float = 2.0,
         counts: Literal["running", "training"] = "running",
         class_counts: Sequence[float] | Tensor | None = None,
+        **options: Unpack[LossOptions],
     ) -> None:
-        super().__init__(num_classes, class_counts=class_counts)
+        super().__init__(num_classes, class_counts=class_counts, **options)
         self.p = number("p", p, low=0.0)
         self.q = number("q", q, low=0.0)
         one_of("counts", counts, ("running", "training"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal, Unpack, get_args
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +13,7 @@ from classgap.checks import number, one_of
 from classgap.losses.base import ClassLoss
 from classgap.losses.batch import LossBatch
 from classgap.losses.cross_entropy import mean_cross_entropy
+from classgap.losses.options import UnweightedOptions
 from classgap.losses.partners import gathered
 from classgap.registry import Choice, Float, method
 
@@ -83,8 +84,9 @@ class SpreadoutLoss(ClassLoss):
         weight: float = 1.0,
         pairs: Pairs = "different",
         class_counts: Sequence[float] | Tensor | None = None,
+        **options: Unpack[UnweightedOptions],
     ) -> None:
-        super().__init__(num_classes, class_counts=class_counts)
+        super().__init__(num_classes, class_counts=class_counts, **options)
         self.weight = number("weight", weight, low=0.0)
         one_of("pairs", pairs, get_args(Pairs))
         self.pairs: Pairs = pairs

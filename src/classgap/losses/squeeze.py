@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal, Unpack, get_args
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from classgap.checks import number, one_of
 from classgap.losses.base import ClassLoss
 from classgap.losses.batch import LossBatch
+from classgap.losses.options import UnweightedOptions
 from classgap.registry import Choice, Float, method
 
 Squeezed = Literal["features", "logits"]
@@ -63,8 +64,9 @@ class SqueezeLoss(ClassLoss):
         weight: float = 0.01,
         of: Squeezed = "features",
         class_counts: Sequence[float] | Tensor | None = None,
+        **options: Unpack[UnweightedOptions],
     ) -> None:
-        super().__init__(num_classes, class_counts=class_counts)
+        super().__init__(num_classes, class_counts=class_counts, **options)
         self.weight = number("weight", weight, low=0.0)
         self.of = one_of("of", of, get_args(Squeezed))
 

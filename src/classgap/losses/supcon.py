@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Unpack
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +13,7 @@ from classgap.checks import number
 from classgap.losses.base import ClassLoss
 from classgap.losses.batch import LossBatch
 from classgap.losses.cross_entropy import mean_cross_entropy
+from classgap.losses.options import UnweightedOptions
 from classgap.losses.partners import gathered
 from classgap.losses.projection import mlp_projection
 from classgap.losses.tensor_checks import check_num_features, check_views
@@ -90,8 +92,9 @@ class SupConLoss(ClassLoss):
         projection_dim: int = 128,
         views: int = 2,
         class_counts: Sequence[float] | Tensor | None = None,
+        **options: Unpack[UnweightedOptions],
     ) -> None:
-        super().__init__(num_classes, class_counts=class_counts)
+        super().__init__(num_classes, class_counts=class_counts, **options)
         self.weight, self.ce_weight = number("weight", weight, low=0.0), number("ce_weight", ce_weight, low=0.0)
         self.temperature = number("temperature", temperature, low=0.0, open_low=True)
         self.views = int(number("views", views, low=1))

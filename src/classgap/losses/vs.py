@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Unpack
 
 from torch import Tensor
 
 from classgap.checks import number
-from classgap.losses.base import ClassLoss, Reduction
+from classgap.losses.base import ClassLoss
 from classgap.losses.batch import LossBatch
 from classgap.losses.logit_margin import margin_ce
+from classgap.losses.options import LossOptions, Reduction
 from classgap.registry import Float, method
 
 
@@ -73,8 +75,9 @@ class VSLoss(ClassLoss):
         gamma: float = 0.3,
         tau: float = 1.0,
         class_counts: Sequence[float] | Tensor | None = None,
+        **options: Unpack[LossOptions],
     ) -> None:
-        super().__init__(num_classes, class_counts=class_counts)
+        super().__init__(num_classes, class_counts=class_counts, **options)
         self.gamma = number("gamma", gamma, low=0.0)
         self.tau = number("tau", tau)
         counts = self.class_counts.double()

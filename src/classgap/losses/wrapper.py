@@ -17,8 +17,8 @@ class WrapperLoss(ClassLoss):
     """Base of losses with another loss, ``base``, inside.
 
     The needs of the base are added to those of the wrapper, and whatever a training loop asks of a loss besides its value
-    (``start_epoch``, ``observe``, ``scores``, ``frozen``, ``cosine_scale``, ``margin_logits``) reaches the base. A subclass
-    uses the base in one of two ways:
+    (``start_epoch``, ``observe``, ``leave_out``, ``scores``, ``frozen``, ``cosine_scale``, ``margin_logits``) reaches the base. A
+    subclass uses the base in one of two ways:
 
     - ``self.base.loss(part)`` with a part of the batch, or a changed batch: the base checks it and writes its own state.
     - ``self.base.per_sample(batch)`` with the batch itself, which the wrapper has checked. The class then sets
@@ -27,7 +27,7 @@ class WrapperLoss(ClassLoss):
     Args:
         base: Registered name of the inner loss.
         base_params: Its parameters.
-        options: Arguments of the next class among the bases, for a wrapper that is also a loss of another kind.
+        options: Further arguments of :class:`ClassLoss`, or of the next class among the bases.
     """
 
     shares_batch: ClassVar[bool] = False
@@ -47,6 +47,7 @@ class WrapperLoss(ClassLoss):
         self.base: ClassLoss = get("loss", base).build(
             num_classes=num_classes, class_counts=class_counts, **dict(base_params or {})
         )
+        self.base.ignore_index = None  # the wrapper has left such samples out
         self._needs |= self.base.needs
 
     @property
@@ -77,6 +78,9 @@ class WrapperLoss(ClassLoss):
 
     def observe(self, inputs: Tensor) -> None:
         self.base.observe(inputs)
+
+    def leave_out(self, keep: Tensor) -> None:
+        self.base.leave_out(keep)
 
     def check(self, batch: LossBatch) -> None:
         super().check(batch)

@@ -21,6 +21,7 @@ from classgap.measure.render.plain import (
     percent,
     records,
 )
+from classgap.measure.render.sections import sections
 from classgap.measure.statistics.groups import RANKINGS
 from classgap.measure.statistics.metrics import label
 from classgap.predictions import Confusion, Predictions
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from classgap.measure.diagnostics.causes.diagnosis import Diagnosis
     from classgap.measure.diagnostics.geometry.summary import Geometry
     from classgap.measure.diagnostics.margins import Margins
+    from classgap.measure.statistics.slices import Slices
 
 SCHEMA_VERSION = 1
 HEADLINES = ("overall", "balanced", "easy", "medium", "hard", "worst", "worst_decile", "gap")
@@ -94,6 +96,7 @@ class AuditReport:
         homogeneity: Test of whether the differences between classes exceed sampling noise.
         verdict: The result of this test in one sentence.
         margin_levels: Output margins of the thirds and the angle of the classifier; None without scores and without a head.
+        slices: Accuracy per class and slice for every column given as ``by``; None without one.
         samples: The audited predictions; None if only counts were given.
         notes: Remarks, e.g. that a class has no samples.
     """
@@ -114,6 +117,7 @@ class AuditReport:
     bounds: Bounds | None = None
     margin_levels: MarginLevels | None = None
     diagnoses: tuple[Diagnosis, ...] = ()
+    slices: Slices | None = None
     samples: Predictions | None = None
     notes: tuple[str, ...] = ()
 
@@ -242,6 +246,7 @@ class AuditReport:
                 ],
                 "diagnoses": [asdict(diagnosis) for diagnosis in self.diagnoses],
                 **sections,
+                "slices": None if self.slices is None else self.slices.to_dict(),
                 "margin_levels": None if self.margin_levels is None else asdict(self.margin_levels),
                 "notes": list(self.notes),
             }
@@ -258,7 +263,7 @@ class AuditReport:
         ]
         parts = [
             f"## Class audit: {self.num_classes} classes, {self.num_samples:,} samples",
-            f"**{self.verdict}**",
+            f"**{escape(self.verdict)}**",
             markdown_table(("", "accuracy", f"{level} interval"), headline),
             *self._markdown_rankings(),
             *self._markdown_margins(),
@@ -276,11 +281,13 @@ class AuditReport:
             parts += [
                 "### Causes",
                 "\n".join(
-                    f"- **{escape(diagnosis.name)}**: {diagnosis.sentence}" for diagnosis in self.diagnoses[:classes]
+                    f"- **{escape(diagnosis.name)}**: {escape(diagnosis.sentence)}"
+                    for diagnosis in self.diagnoses[:classes]
                 ),
             ]
+        parts += self._markdown_sections()
         if self.notes:
-            parts += ["### Notes", "\n".join(f"- {note}" for note in self.notes)]
+            parts += ["### Notes", "\n".join(f"- {escape(note)}" for note in self.notes)]
         return "\n\n".join(parts) + "\n"
 
     def _markdown_rankings(self) -> list[str]:
@@ -293,6 +300,15 @@ class AuditReport:
         if "frequency" in self.groups:
             row = [tuple(str(estimate) for estimate in self.groups["frequency"].values())]
             parts += ["### Groups by number of training samples", markdown_table(tuple(self.groups["frequency"]), row)]
+        return parts
+
+    def _markdown_sections(self) -> list[str]:
+        parts = []
+        for section in sections(self):
+            parts += [f"### {escape(section.title)}", " ".join(map(escape, section.text))]
+            for table in section.listings:
+                parts += [f"**{escape(table.title)}**", markdown_table(table.headings, table.cells)]
+                parts += [table.remark] if table.remark else []
         return parts
 
     def _markdown_margins(self) -> list[str]:

@@ -21,7 +21,9 @@ from classgap.measure.statistics.groups import FREQUENCIES, THIRDS, Remainder
 from classgap.measure.statistics.intervals import mean_interval, wilson, z_value
 from classgap.measure.statistics.metric_changes import SMALL
 from classgap.measure.statistics.noise import homogeneity
-from classgap.predictions import Confusion, Predictions
+from classgap.measure.statistics.slices import Slices
+from classgap.measure.statistics.slices import describe as describe_slices
+from classgap.predictions import Columns, Confusion, Predictions
 from classgap.predictions.predictions import as_predictions
 
 Reference = AuditReport | Sequence[float] | NDArray[Any]
@@ -60,6 +62,8 @@ def audit(
     ids: ArrayLike | None = None,
     paths: ArrayLike | None = None,
     texts: ArrayLike | None = None,
+    columns: Columns | None = None,
+    by: Mapping[str, ArrayLike] | Sequence[str] | str | None = None,
     confidence: float = 0.95,
     seed: int = 0,
     scores_kind: Literal["auto", "logits", "probabilities"] = "auto",
@@ -73,7 +77,8 @@ def audit(
 
     Args:
         y_true: True labels (class indices, names or booleans), or an object that holds them and all other inputs: a
-            :class:`~classgap.Predictions`, the path of a prediction file, or a pandas, polars or Arrow table.
+            :class:`~classgap.Predictions`, the path of a prediction file, or a table of polars, pandas, Arrow, DuckDB, PySpark,
+            Dask or another engine that narwhals knows. Labels in a table that is not in memory are counted by its engine.
         y_pred: Predicted labels; by default the class with the highest score.
         scores: ``(n, K)`` logits or probabilities, columns in class order.
         features: ``(n, d)`` inputs of the last layer.
@@ -84,6 +89,9 @@ def audit(
         train_counts: Numbers of training samples per class, in class order or by name.
         ids, paths, texts: Sample ids, paths of image files, and texts, one per sample (or, with a file or table, the name of the
             column); :meth:`AuditReport.mistakes` and the page show them.
+        columns: Names of the columns of a file or table; those not given are found by their usual names.
+        by: Columns that define slices, e.g. ``{"site": values}`` with one value per sample (or, with a file or table, the names
+            of its columns); ``report.slices`` says which slices, and which classes within slices, are less accurate.
         confidence: Confidence level of the intervals.
         seed: Random seed.
         scores_kind: Kind of the scores. ``"auto"``: logits if a value lies outside [0, 1], otherwise probabilities.
@@ -113,20 +121,15 @@ def audit(
         ids=ids,
         paths=paths,
         texts=texts,
+        columns=columns,
+        by=by,
     )
-    samples = found if found.has_rows else None
-    return _assemble(found.confusion, found.classes, found.train_counts, reference, options, samples, found.notes)
+    return _assemble(found, reference, options)
 
 
-def _assemble(
-    confusion: Confusion,
-    classes: tuple[str, ...],
-    train_counts: Ints | None,
-    reference: Reference | None,
-    options: _Options,
-    samples: Predictions | None,
-    notes: tuple[str, ...],
-) -> AuditReport:
+def _assemble(predictions: Predictions, reference: Reference | None, options: _Options) -> AuditReport:
+    confusion, classes, train_counts = predictions.confusion, predictions.classes, predictions.train_counts
+    samples = predictions if predictions.has_rows else None
     rng = np.random.default_rng(options.seed)
     present = confusion.support > 0
     group = groups.thirds(confusion.accuracy, options.remainder)
@@ -159,7 +162,8 @@ def _assemble(
         margin_levels=_margin_levels(group, confusion.support, sections, options.confidence),
         diagnoses=_diagnoses(confusion, classes, group, samples, sections["geometry"], train_counts),
         samples=samples,
-        notes=(*notes, *_notes(confusion, classes), *getattr(sections["geometry"], "notes", ())),
+        slices=_slices(predictions, options),
+        notes=(*predictions.notes, *_notes(confusion, classes), *getattr(sections["geometry"], "notes", ())),
         **sections,
     )
 
@@ -260,6 +264,15 @@ def _sections(samples: Predictions | None, num_classes: int) -> dict[str, Any]:
         if samples.weight is not None:
             sections["bounds"] = bounds.describe(samples.features, samples.y_true, samples.weight, samples.bias)
     return sections
+
+
+def _slices(predictions: Predictions, options: _Options) -> Slices | None:
+    counts = predictions.slice_counts()
+    if not counts:
+        return None
+    rng = np.random.default_rng(options.seed)  # its own, so that slices do not change the other numbers
+    classes, confidence = predictions.classes, options.confidence
+    return describe_slices(counts, classes, confidence=confidence, draws=options.n_boot, rng=rng)
 
 
 def _margin_levels(group: Ints, support: Ints, sections: Mapping[str, Any], confidence: float) -> MarginLevels | None:

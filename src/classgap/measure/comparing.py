@@ -26,8 +26,9 @@ from classgap.measure.statistics.metric_changes import SMALL, SMALL_ALONE, metri
 from classgap.measure.statistics.metrics import FROM_ACCURACY, evaluate
 from classgap.measure.statistics.pooling import Pooled, group_changes
 from classgap.measure.verdict import judge
-from classgap.predictions import Columns, Progress
-from classgap.predictions.files import count_two_tables
+from classgap.predictions import Columns
+from classgap.predictions.files import count_two
+from classgap.predictions.tables import is_frame
 
 
 def compare(
@@ -41,13 +42,13 @@ def compare(
     reference: ArrayLike | None = None,
     n_boot: int = 1000,
     remainder: Remainder = "first",
-    progress: Progress | None = None,
 ) -> Comparison:
     """Which classes improved or got worse between two models, with significance.
 
     Args:
         before, after: Predictions, audits, prediction files (as paths) or tables of the same samples: one each, or a sequence
-            with one per training seed. Rows are matched by ``columns.id`` if it is given, otherwise by their order.
+            with one per training seed. Rows are matched by ``columns.id`` if it is given, otherwise by their order. Two tables
+            of labels in files or in the same engine (polars ``LazyFrame``, DuckDB, PySpark, Dask) are joined and counted there.
         columns: Names of the columns or arrays in files and tables; those not given are found by their usual names.
         class_names: Names in class order, for files and tables.
         confidence: Confidence level of the intervals; by default that of the first audit. ``1 - confidence`` is the false
@@ -56,7 +57,6 @@ def compare(
         reference: One number per class whose order defines the thirds of ``groups["reference"]``, from other data; without
             it the accuracies *before* define the order.
         n_boot: Number of random exchanges of before and after for the intervals of ranked metrics.
-        progress: Called with (rows done, rows in total) while tables are counted.
     Example:
         >>> from classgap import audit
         >>> y = [0, 0, 0, 1, 1, 1] * 20
@@ -68,8 +68,8 @@ def compare(
     options |= {"n_boot": n_boot, "remainder": remainder}
     given = several_runs(before), several_runs(after)
     columns = columns or Columns()
-    if len(given[0]) == len(given[1]) == 1 and all(isinstance(side[0], (str, Path)) for side in given):
-        counted = count_two_tables(given[0][0], given[1][0], columns, class_names=class_names, progress=progress)
+    if len(given[0]) == len(given[1]) == 1 and all(isinstance(run, (str, Path)) or is_frame(run) for (run,) in given):
+        counted = count_two(given[0][0], given[1][0], columns, class_names=class_names)
         if counted is not None:
             reports = [audit(found, confidence=confidence or 0.95, seed=seed) for found in counted[:2]]
             return compare_counts(reports[0], reports[1], counted[2], **options)

@@ -17,6 +17,7 @@ from classgap.measure.render import notebook
 from classgap.measure.render.plain import (
     columns_frame,
     deviation,
+    escape,
     html_module,
     json_ready,
     markdown_table,
@@ -206,8 +207,8 @@ class Comparison:
         stds = ("std over runs before", "after") if self.several_runs else ()
         head = ("before", "after", "change (points)", f"{self.confidence:.0%} interval", *stds)
         parts = [
-            f"## {self.verdict.headline}",
-            self.verdict.sentence,
+            f"## {escape(self.verdict.headline)}",
+            escape(self.verdict.sentence),
             markdown_table(("", *head), rows),
             "**Classes that were easy, medium and hard before** (ranked and measured on different samples; used for the verdict)",
             markdown_table(("", *head), crossed),
@@ -215,7 +216,7 @@ class Comparison:
             *self._markdown_classes("Classes that got worse significantly", self.worsened, classes),
             *self._markdown_confusions(classes),
         ]
-        notes = "\n".join(f"- {note}" for note in (*self.notes, f"method: {self.method}"))
+        notes = "\n".join(f"- {escape(note)}" for note in (*self.notes, f"method: {self.method}"))
         runs = f"{self.num_samples:,} samples, {self.num_classes} classes"
         parts.append(f"<details><summary>Notes ({runs})</summary>\n\n{notes}\n\n</details>")
         return "\n\n".join(parts) + "\n"

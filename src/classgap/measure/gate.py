@@ -10,6 +10,9 @@ A condition has the form ``NAME OPERATOR NUMBER``. Names are paths in the JSON o
     verdict == worse         in a comparison: the kind of verdict
     any class worsened       in a comparison: a class got worse significantly (Benjamini-Hochberg correction over the
                              classes); also "any class improved"
+    slices.worst             in an audit with slices: the lowest accuracy of a class within a slice
+    slice[site=B].difference a slice by name: accuracy minus that of the other slices of the same classes
+    any slice worse          a slice, or a class within a slice, is significantly less accurate than the other slices
 
 Numbers may be written ``60%``. Nothing is evaluated as code.
 """
@@ -37,9 +40,11 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
 _WORDS = {"<": "below", "<=": "at most", ">": "above", ">=": "at least", "==": "equal to", "!=": "other than"}
 # A class name may contain operators and brackets, so it extends to the last "]" before a dot or an operator.
 _CONDITION = re.compile(
-    r"\s*(?P<name>class\[.*\](?:\.\w+)*|[\w.]+)\s*(?P<operator><=|>=|==|!=|<|>)\s*(?P<bound>\S+)\s*"
+    r"\s*(?P<name>(?:class|slice)\[.*\](?:\.\w+)*|[\w.]+)\s*(?P<operator><=|>=|==|!=|<|>)\s*(?P<bound>\S+)\s*"
 )
 _CLASS = re.compile(r"class\[(?P<class>.*)\](?P<rest>(?:\.\w+)*)")
+_SLICE = re.compile(r"slice\[(?P<column>[^=]+)=(?P<slice>.*)\](?P<rest>(?:\.\w+)*)")
+_ANY_SLICE = re.compile(r"\s*any\s+slice\s+worse\s*")
 _ANY_CLASS = re.compile(r"\s*any\s+class\s+(?P<what>worsened|improved)\s*")
 _DEFAULTS = ("value", "after", "kind")  # the entry that an incomplete name means
 
@@ -72,11 +77,14 @@ def parse(text: str) -> Condition:
     """
     if (found := _ANY_CLASS.fullmatch(text)) is not None:
         return Condition(text.strip(), f"any class {found['what']}", "any", found["what"])
+    if _ANY_SLICE.fullmatch(text) is not None:
+        return Condition(text.strip(), "any slice worse", "any", "slice")
     match = _CONDITION.fullmatch(text)
     if match is None:
         raise InputError(
             f"cannot read the condition {text!r}; write NAME OPERATOR NUMBER, e.g. 'hard < 0.60', 'worst.low < 0.4' "
-            "or 'class[cat].accuracy < 50%'; in a comparison also 'any class worsened'"
+            "or 'class[cat].accuracy < 50%'; in a comparison also 'any class worsened', in an audit with slices "
+            "'slices.worst < 0.5' and 'any slice worse'"
         )
     return Condition(text.strip(), match["name"], match["operator"], _bound(text, match["operator"], match["bound"]))
 
@@ -121,6 +129,8 @@ def _judge(tree: Mapping[str, Any], condition: Condition) -> Outcome:
 
 def _judge_any(tree: Mapping[str, Any], condition: Condition) -> Outcome:
     """Whether any class got worse (or improved) significantly."""
+    if condition.bound == "slice":
+        return _judge_slices(_slices(tree, condition.text), condition)
     rows = tree["per_class"]
     if not rows or "significant" not in rows[0]:
         raise InputError(
@@ -131,6 +141,22 @@ def _judge_any(tree: Mapping[str, Any], condition: Condition) -> Outcome:
     shown = ", ".join(map(repr, names[:5])) + (" …" if len(names) > 5 else "")
     change = "got worse" if condition.bound == "worsened" else "improved"
     reason = f"{len(names)} of {len(rows)} classes {change} significantly" + (f" ({shown})" if names else "")
+    return Outcome(condition.text, bool(names), f"{'failed' if names else 'passed'}: {reason}")
+
+
+def _slices(tree: Mapping[str, Any], text: str) -> Mapping[str, Any]:
+    slices: Mapping[str, Any] | None = tree.get("slices")
+    if slices is None:
+        raise InputError(f"{text!r} needs an audit with slices; name their column with --by (by= in Python)")
+    return slices
+
+
+def _judge_slices(slices: Mapping[str, Any], condition: Condition) -> Outcome:
+    """Whether any slice, or class within a slice, is significantly worse than the other slices."""
+    names = slices["worse"]
+    shown = ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
+    count = "no slice or class within a slice is" if not names else f"{len(names)} slices or classes within slices are"
+    reason = f"{count} significantly less accurate than the other slices" + (f" ({shown})" if names else "")
     return Outcome(condition.text, bool(names), f"{'failed' if names else 'passed'}: {reason}")
 
 
@@ -163,7 +189,17 @@ def _start(tree: Mapping[str, Any], name: str) -> tuple[Any, list[str]]:
             raise InputError(did_you_mean(match["class"], rows, what="class"))
         parts = match["rest"].split(".")[1:]
         return rows[match["class"]], parts or ["after" if "after" in rows[match["class"]] else "accuracy"]
+    if match := _SLICE.fullmatch(name):
+        columns = _slices(tree, name)["columns"]
+        if match["column"] not in columns:
+            raise InputError(did_you_mean(match["column"], columns, what="column of slices"))
+        rows = {str(row["name"]): row for row in columns[match["column"]]["per_slice"]}
+        if match["slice"] not in rows:
+            raise InputError(did_you_mean(match["slice"], rows, what="slice"))
+        return rows[match["slice"]], match["rest"].split(".")[1:] or ["accuracy"]
     first, *rest = name.split(".")
+    if first == "slices":
+        return _slices(tree, name), rest
     scopes = {**tree["groups"], **tree["metrics"], **tree}
     if first not in scopes:
         numbers = [key for key, entry in scopes.items() if isinstance(entry, (Mapping, int, float))]

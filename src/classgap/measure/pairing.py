@@ -13,7 +13,7 @@ from classgap.checks import InputError
 from classgap.measure.audit_report import AuditReport
 from classgap.measure.auditing import audit
 from classgap.predictions import Columns, Predictions, align
-from classgap.predictions.frames import is_frame
+from classgap.predictions.tables import is_frame
 
 Side = Any
 """Predictions, an audit, the path of a prediction file or a table; or a sequence of one of these, one per training seed."""
@@ -33,7 +33,7 @@ def read_run(run: Any, columns: Columns, class_names: Sequence[str] | None) -> A
     if isinstance(run, (str, Path)):
         return Predictions.read(run, columns, class_names=class_names, rows=True)
     if is_frame(run):
-        return Predictions.from_frame(run, columns, class_names=class_names)
+        return Predictions.from_frame(run, columns, class_names=class_names, rows=True)
     raise InputError(
         f"before and after must be predictions, audits, files or tables, got {type(run).__name__}; "
         "for arrays pass audit(y_true, y_pred)"

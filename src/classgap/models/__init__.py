@@ -1,9 +1,22 @@
-"""Classifiers by name: small-image residual networks, perceptrons, and everything in timm and torchvision."""
+"""Classifiers by name: small-image residual networks, perceptrons, and those of timm, torchvision, transformers and open_clip."""
 
 from __future__ import annotations
 
-from classgap.models.build import KNOWN, build_model, put_head
+from classgap.models.build import KNOWN, build_model, open_model, pixels_of, put_head
+from classgap.models.built import Built
 from classgap.models.causal import CausalNormHead
 from classgap.models.experts import Experts
+from classgap.models.hugging_face import save_description, tokens_of
 
-__all__ = ["KNOWN", "CausalNormHead", "Experts", "build_model", "put_head"]
+__all__ = [
+    "KNOWN",
+    "Built",
+    "CausalNormHead",
+    "Experts",
+    "build_model",
+    "open_model",
+    "pixels_of",
+    "put_head",
+    "save_description",
+    "tokens_of",
+]

@@ -1,22 +1,27 @@
-"""Models by name: ``resnet32``, ``preact20``, ``wrn-28-10``, ``mlp-256``, ``linear``, ``timm:…``, ``torchvision:…``."""
+"""Models by name: ``resnet32``, ``mlp-256``, ``linear``, ``timm:…``, ``torchvision:…``, ``hf:…``, ``clip:…``, ``mae:…``."""
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import itertools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, get_args
 
 from torch import nn
 
 from classgap.checks import InputError, did_you_mean, one_of
+from classgap.data.images import IMAGENET_PIXELS
 from classgap.heads import CosineHead, HeadScale, find_head, replace_head
 from classgap.models import cifar
+from classgap.models.built import Built, Pixels, Shape, image_shape
 from classgap.models.causal import CausalNormHead
+from classgap.models.clip import CLIP_PIXELS, ClipClassifier, clip_model
+from classgap.models.hugging_face import hf_model, hf_pixels
+from classgap.models.libraries import mae_model, timm_model, timm_pixels, torchvision_model
+from classgap.models.weights import load_weights, weights_file
 
-Shape = tuple[int, ...]
 Head = Literal["linear", "cosine", "causal"]
 
 KNOWN = (
@@ -28,7 +33,17 @@ KNOWN = (
     "linear",
     "timm:NAME",
     "torchvision:NAME",
+    "hf:NAME or hf:FOLDER",
+    "clip:NAME",
+    "mae:NAME",
 )
+_LIBRARIES: dict[str, Callable[..., Built]] = {
+    "timm": timm_model,
+    "torchvision": torchvision_model,
+    "hf": hf_model,
+    "clip": clip_model,
+    "mae": mae_model,
+}
 
 
 def build_model(
@@ -39,35 +54,76 @@ def build_model(
     *,
     head_params: Mapping[str, Any] | None = None,
     head_scale: HeadScale | None = None,
-    pretrained: bool = False,
+    pretrained: bool | str = False,
 ) -> nn.Module:
     """The classifier called ``name`` for inputs of ``in_shape``, with random weights unless ``pretrained``.
 
     Args:
         name: ``resnet20|32|44|56``, ``preact20|32``, ``wrn-DEPTH-WIDTH``, ``mlp-WIDTH[-WIDTH…]`` (``mlp`` is
-            ``mlp-256``), ``linear``, or ``timm:NAME`` / ``torchvision:NAME``.
-        in_shape: ``(channels, height, width)`` of images or ``(d,)`` of feature vectors.
+            ``mlp-256``), ``linear``; ``timm:NAME``, ``torchvision:NAME``; ``hf:NAME`` or ``hf:FOLDER``, an image or text
+            classifier of transformers; ``clip:NAME``, an image tower of open_clip; ``mae:NAME``, a ViT of timm as the authors
+            of MAE fine-tune it.
+        in_shape: ``(channels, height, width)`` of images, ``(d,)`` of feature vectors, ``(L,)`` of tokens for ``hf:``.
         head: ``"cosine"`` puts a :class:`~classgap.heads.CosineHead` in place of the last linear layer, ``"causal"`` a
             :class:`~classgap.models.CausalNormHead`.
         head_params: Parameters of a causal head.
         head_scale: Scale of a cosine head, see there; ``None`` for raw cosines.
-        pretrained: Published weights, for ``timm:`` and ``torchvision:`` models only (downloads them).
+        pretrained: ``True`` for the usual published weights, a tag of the library for others (both are downloaded, unless
+            ``hf:`` names a folder), or the path of a file: safetensors, or a checkpoint of PyTorch, also in the layouts of MoCo
+            (``module.encoder_q.``), MAE (``model``) and CLIP (``visual.``). Everything in it must fit, except a head for another
+            number of classes, which then starts at random.
     Example:
         >>> model = build_model("resnet20", 10, (3, 32, 32))
         >>> sum(p.numel() for p in model.parameters())
         269722
     """
     one_of("head", head, get_args(Head))
+    model = open_model(name, num_classes, in_shape, pretrained).model
+    put_head(model, head, head_params or {}, scale=head_scale)
+    return model
+
+
+def open_model(
+    name: str,
+    num_classes: int,
+    in_shape: Shape,
+    pretrained: bool | str = False,
+    *,
+    class_names: Sequence[str] | None = None,
+    zero_shot: str = "none",
+) -> Built:
+    """The network of :func:`build_model` with its own head, and what there is to say about its weights.
+
+    Args:
+        class_names, zero_shot: What the head of a CLIP network starts from.
+    """
     library, _, foreign = name.partition(":")
     if foreign:
         one_of("model library", library, _LIBRARIES)
-        model = _LIBRARIES[library](foreign, num_classes, _image_shape(name, in_shape), pretrained)
-    elif pretrained:
-        raise InputError(f"model {name!r} has no published weights; pretrained needs a timm: or torchvision: model")
-    else:
-        model = _own(name, num_classes, in_shape)
-    put_head(model, head, head_params or {}, scale=head_scale)
-    return model
+        make = _LIBRARIES[library]
+        if library == "clip":
+            make = partial(make, class_names=class_names, zero_shot=zero_shot)
+        return make(foreign, num_classes, in_shape, pretrained)
+    model = _own(name, num_classes, in_shape)
+    if not pretrained:
+        return Built(model)
+    file = weights_file(pretrained)
+    if file is None:
+        raise InputError(
+            f"model {name!r} has no published weights; give a file of weights, or use a timm:, torchvision:, hf: or clip: model"
+        )
+    loaded = load_weights(model, file)
+    return Built(model, loaded.head_is_new, loaded.notes)
+
+
+def pixels_of(name: str) -> Pixels | None:
+    """Channel statistics, on the scale [0, 1], that the pretrained networks of a library want; ``None`` for our own networks."""
+    library, _, foreign = name.partition(":")
+    if library == "hf":
+        return hf_pixels(foreign)
+    if library == "timm":
+        return timm_pixels(foreign)
+    return {"torchvision": IMAGENET_PIXELS, "mae": IMAGENET_PIXELS, "clip": CLIP_PIXELS}.get(library)
 
 
 def put_head(model: nn.Module, head: str, params: Mapping[str, Any], *, scale: HeadScale | None = None) -> None:
@@ -89,12 +145,15 @@ def put_head(model: nn.Module, head: str, params: Mapping[str, Any], *, scale: H
             raise InputError(did_you_mean(name, known, what=f"parameter of a {head} head"))
     if scale is not None and head != "cosine":
         raise InputError(f"head_scale={scale!r} is the scale of a cosine head; pass head='cosine', or no head_scale")
-    if head == "linear":
-        return
-    old: Any = find_head(model)[1]
-    inputs, outputs = old.in_features, old.out_features
-    new = CausalNormHead(inputs, outputs, **params) if head == "causal" else CosineHead(inputs, outputs, scale=scale)
-    replace_head(model, new)
+    if head != "linear":
+        old: Any = find_head(model)[1]
+        inputs, outputs = old.in_features, old.out_features
+        causal = head == "causal"
+        replace_head(
+            model, CausalNormHead(inputs, outputs, **params) if causal else CosineHead(inputs, outputs, scale=scale)
+        )
+    if isinstance(model, ClipClassifier):
+        model.start_head()
 
 
 def _own(name: str, num_classes: int, in_shape: Shape) -> nn.Module:
@@ -104,7 +163,7 @@ def _own(name: str, num_classes: int, in_shape: Shape) -> nn.Module:
         for side in in_shape:
             inputs *= side
         return mlp((inputs, *sizes), num_classes)
-    channels = _image_shape(name, in_shape)[0]
+    channels = image_shape(name, in_shape)[0]
     if family == "wrn":
         return cifar.wide_resnet(sizes[0], sizes[1], num_classes, channels)
     build = cifar.resnet if family == "resnet" else cifar.preact
@@ -135,54 +194,3 @@ def mlp(sizes: Shape, num_classes: int) -> nn.Sequential:
     for inputs, outputs in itertools.pairwise(sizes):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(sizes[-1], num_classes))
-
-
-def _image_shape(name: str, in_shape: Shape) -> tuple[int, int, int]:
-    if len(in_shape) != 3:
-        raise InputError(
-            f"model {name!r} needs images (channels, height, width), but the data are vectors of shape {in_shape}; "
-            "use mlp or linear"
-        )
-    return in_shape
-
-
-def _unknown(name: str, known: list[str], *, what: str) -> str:
-    """As ``did_you_mean``, for libraries with a thousand names: lists only the near ones."""
-    return did_you_mean(name, difflib.get_close_matches(name, known, n=5, cutoff=0.3), what=what)
-
-
-def _timm(name: str, num_classes: int, in_shape: tuple[int, int, int], pretrained: bool) -> nn.Module:
-    import timm
-
-    if not timm.is_model(name):
-        raise InputError(_unknown(name, timm.list_models(), what="timm model"))
-    channels, height, width = in_shape
-    published = timm.get_pretrained_cfg(name)
-    # Only models with a fixed input size take it as an argument.
-    fixed = published is not None and published.fixed_input_size
-    size: dict[str, Any] = {"img_size": (height, width)} if fixed else {}
-    model: nn.Module = timm.create_model(name, pretrained, num_classes=num_classes, in_chans=channels, **size)
-    return model
-
-
-def _torchvision(name: str, num_classes: int, in_shape: tuple[int, int, int], pretrained: bool) -> nn.Module:
-    from torchvision import models
-
-    known = models.list_models(module=models)
-    if name not in known:
-        raise InputError(_unknown(name, known, what="torchvision model"))
-    if in_shape[0] != 3:
-        raise InputError(f"torchvision models need 3 colour channels, the data have {in_shape[0]}; use timm:{name}")
-    if not pretrained:
-        return models.get_model(name, num_classes=num_classes)  # type: ignore[no-any-return]
-    model: nn.Module = models.get_model(name, weights="DEFAULT")
-    inputs = find_head(model)[1].in_features
-    assert isinstance(inputs, int)
-    replace_head(model, nn.Linear(inputs, num_classes))
-    return model
-
-
-_LIBRARIES: dict[str, Callable[[str, int, tuple[int, int, int], bool], nn.Module]] = {
-    "timm": _timm,
-    "torchvision": _torchvision,
-}

@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from classgap import __version__
 from classgap.checks import InputError
 from classgap.posthoc.estimators.base import PostHocMethod
+from classgap.writing import replacing_entries, write
 
 SETTINGS, ARRAYS = "method.json", "method.safetensors"
 
@@ -27,8 +28,6 @@ def save(method: PostHocMethod, folder: str | Path) -> Path:
     names = [m.name for m in registry.methods("posthoc") if m.cls is type(method)]
     if not names:
         raise InputError(f"{type(method).__name__} is not a registered method; decorate it with @method to save it")
-    target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
     arrays = safetensors.numpy.save({name: np.ascontiguousarray(getattr(method, name)) for name in method.learned})
     settings = {
         "classgap_version": __version__,
@@ -38,9 +37,10 @@ def save(method: PostHocMethod, folder: str | Path) -> Path:
         "scores_kind": method.scores_kind_,
         "sha256": hashlib.sha256(arrays).hexdigest(),
     }
-    (target / ARRAYS).write_bytes(arrays)
-    (target / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-    return target
+    with replacing_entries(folder, (SETTINGS, ARRAYS)) as temporary:
+        write(temporary / ARRAYS, arrays)
+        write(temporary / SETTINGS, json.dumps(settings, indent=2) + "\n")
+    return Path(folder)
 
 
 def load(folder: str | Path) -> PostHocMethod:

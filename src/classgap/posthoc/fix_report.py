@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,6 +17,8 @@ from classgap.posthoc.files import save
 from classgap.posthoc.held_out import Array
 from classgap.posthoc.selection import rejection
 from classgap.predictions import Predictions
+from classgap.predictions.export import write_table
+from classgap.writing import replacing_entries, write
 
 if TYPE_CHECKING:
     from classgap.measure import Comparison
@@ -160,38 +159,22 @@ class FixReport:
     def save(self, folder: str | Path, *, source: str = "") -> Path:
         """Write the report, and the chosen method if it helps, to ``folder``; an earlier result there is replaced.
 
-        The files are first written to a temporary folder. Then the files of the earlier result are removed and the new files are
-        moved to their place. Other files in ``folder`` are kept.
+        The files are first written to a temporary folder and then take the place of the earlier result. Other files in ``folder``
+        are kept.
 
         Args:
             source: Name of the prediction files, for the title of the page.
         """
-        target = Path(folder)
-        if target.exists() and not target.is_dir():
-            raise InputError(f"folder must be a directory, but {target} is a file")
-        target.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".fix-", dir=target) as temporary:
-            _write(self, Path(temporary), source)
-            for name in WRITTEN:
-                _remove(target / name)
-            for name in WRITTEN:
-                if (Path(temporary) / name).exists():
-                    os.replace(Path(temporary) / name, target / name)
-        return target
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+        with replacing_entries(folder, WRITTEN) as temporary:
+            _write(self, temporary, source)
+        return Path(folder)
 
 
 def _write(result: FixReport, folder: Path, source: str) -> None:
     from classgap.measure.render.folder import write_report
     from classgap.posthoc.figure import frontier
 
-    (folder / "methods.md").write_text(result.to_markdown(), encoding="utf-8")
+    write(folder / "methods.md", result.to_markdown())
     if result.chosen is None:
         return
     title = ": ".join(part for part in (source, f"{result.chosen}, on the samples set aside") if part)
@@ -203,8 +186,6 @@ def _write(result: FixReport, folder: Path, source: str) -> None:
 
 
 def _write_predictions(result: FixReport, path: Path) -> None:
-    import polars as pl
-
     before = result.before
     assert before.scores is not None
     names = np.asarray(before.classes)
@@ -213,12 +194,12 @@ def _write_predictions(result: FixReport, path: Path) -> None:
     table = {"row": np.arange(before.num_samples), "part": part, "true": names[before.y_true]}
     table |= {} if before.ids is None else {"id": before.ids}
     table |= {"before": names[before.scores.argmax(axis=1)], "after": names[result.after.y_pred]}
-    pl.DataFrame({name: column.tolist() for name, column in table.items()}).write_csv(path)
+    write_table({name: column.tolist() for name, column in table.items()}, path)
 
 
 def _write_head(result: FixReport, path: Path) -> None:
     """Write the corrected last layer, if the predictions hold one and the method can be folded into it."""
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save as as_safetensors
 
     if result.before.weight is None:
         return
@@ -226,7 +207,7 @@ def _write_head(result: FixReport, path: Path) -> None:
         weight, bias = result.method.fold(result.before.weight, result.before.bias)
     except InputError:
         return  # the correction of DisAlign differs between samples
-    save_file({"weight": np.ascontiguousarray(weight), "bias": np.ascontiguousarray(bias)}, path)
+    write(path, as_safetensors({"weight": np.ascontiguousarray(weight), "bias": np.ascontiguousarray(bias)}))
 
 
 def _verdict(result: FixReport) -> str:

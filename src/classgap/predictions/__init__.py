@@ -1,17 +1,18 @@
 """Predictions of a model: files, tables and arrays become :class:`Predictions`; labels are encoded once. No torch."""
 
 from classgap.predictions.columns import Columns
-from classgap.predictions.confusion import Confusion, ConfusionCounter
+from classgap.predictions.confusion import Confusion
 from classgap.predictions.predictions import Predictions, Progress, ScoreKind, align
 from classgap.predictions.side_files import read_names, read_train_counts
+from classgap.predictions.slice_counts import SliceCounts
 
 __all__ = [
     "Columns",
     "Confusion",
-    "ConfusionCounter",
     "Predictions",
     "Progress",
     "ScoreKind",
+    "SliceCounts",
     "align",
     "read_names",
     "read_train_counts",

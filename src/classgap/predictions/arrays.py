@@ -180,8 +180,6 @@ def _given_names(
     labels = [arrays[role] for role in ("y_true", "y_pred") if role in arrays]
     if width is not None:
         return None
-    if all(column.dtype.kind == "b" for column in labels):
-        return ["False", "True"]
     listed = train_counts is not None and not isinstance(train_counts, Mapping)
     if listed and all(column.dtype.kind in "iu" for column in labels):
         return [str(k) for k in range(len(train_counts))]  # one count per class, so labels are class indices

@@ -14,6 +14,7 @@ _ALIASES = {
     "pred": "y_pred pred preds prediction predictions predicted predicted_label pred_label y_hat yhat",
     "scores": "scores logits probabilities probs proba",
     "features": "features feature embeddings embedding",
+    "count": "n count counts",
     "weight": "weight head_weight head.weight fc.weight classifier.weight",
     "bias": "bias head_bias head.bias fc.bias classifier.bias",
     "margin_norms": "margin_norms",
@@ -30,7 +31,7 @@ class Columns:
     ``scores`` and ``features`` name a column of lists, a 2-D array, a column prefix (``"score_"``), or several columns separated
     by commas. ``id`` names the column of sample ids, by which the rows of files in different order are matched; ``path`` and
     ``text`` name the columns of image files and of texts, by which a report shows a sample; ``by`` names columns that define
-    slices.
+    slices; ``count`` names the column with the number of samples that a row stands for, in a table that is already counted.
     """
 
     true: str | None = None
@@ -41,6 +42,7 @@ class Columns:
     path: str | None = None
     text: str | None = None
     by: tuple[str, ...] = ()
+    count: str | None = None
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class Found:
     features: list[str]
     samples: dict[str, str]
     spelled: list[str] | None
+    count: str | None = None
 
 
 def find_columns(available: Sequence[str], columns: Columns, place: str) -> Found:
@@ -62,7 +65,15 @@ def find_columns(available: Sequence[str], columns: Columns, place: str) -> Foun
     scores, spelled = pick_wide("scores", columns.scores, available)
     features, _ = pick_wide("features", columns.features, available)
     require_labels(true is not None, pred is not None or bool(scores), place, available)
-    return Found(str(true), pred, scores, features, pick_samples(columns, available), spelled)
+    count = _pick_count(columns, available)
+    return Found(str(true), pred, scores, features, pick_samples(columns, available), spelled, count)
+
+
+def _pick_count(columns: Columns, available: Sequence[str]) -> str | None:
+    """The column of counts; without an option only in a table that holds nothing but two labels, slices and a count."""
+    if columns.count is not None or len(available) == 3 + len(columns.by):
+        return pick("count", columns.count, available)
+    return None
 
 
 def pick_samples(columns: Columns, available: Sequence[str]) -> dict[str, str]:

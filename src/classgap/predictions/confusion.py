@@ -44,11 +44,20 @@ class Confusion:
     counts: Any
 
     @classmethod
-    def from_codes(cls, y_true: Ints, y_pred: Ints, num_classes: int) -> Confusion:
-        """Count class indices held in memory."""
-        counter = ConfusionCounter(num_classes)
-        counter.add(y_true, y_pred)
-        return counter.result()
+    def from_codes(cls, y_true: Ints, y_pred: Ints, num_classes: int, repeats: Ints | None = None) -> Confusion:
+        """Count pairs of class indices in ``[0, num_classes)``; entry i stands for ``repeats[i]`` samples."""
+        if num_classes > DENSE_LIMIT:
+            from scipy.sparse import coo_array
+
+            ones = np.ones(len(y_true), dtype=np.int64) if repeats is None else repeats
+            return cls(coo_array((ones, (y_true, y_pred)), shape=(num_classes, num_classes)).tocsr())
+        codes = y_true * np.int64(num_classes) + y_pred
+        if repeats is None:
+            counts = np.bincount(codes, minlength=num_classes**2)
+        else:
+            counts = np.zeros(num_classes**2, dtype=np.int64)
+            np.add.at(counts, codes, repeats)
+        return cls(counts.reshape(num_classes, num_classes))
 
     @classmethod
     def from_counts(cls, counts: Any) -> Confusion:
@@ -129,45 +138,3 @@ class Confusion:
             rows, columns, values = triples.row, triples.col, triples.data
         wrong = (rows != columns) & (values > 0)
         return rows[wrong], columns[wrong], values[wrong]
-
-
-class ConfusionCounter:
-    """Counts pairs of (true, predicted) class indices in chunks; memory depends on the number of classes, not of rows.
-
-    Example:
-        >>> counter = ConfusionCounter(2)
-        >>> counter.add(np.array([0, 1]), np.array([0, 0])); counter.add(np.array([1]), np.array([1]))
-        >>> counter.result().counts
-        array([[1, 0],
-               [1, 1]])
-    """
-
-    def __init__(self, num_classes: int) -> None:
-        self.num_classes = num_classes
-        self._total: Any = np.zeros(num_classes**2, dtype=np.int64) if num_classes <= DENSE_LIMIT else None
-
-    def add(self, y_true: Ints, y_pred: Ints) -> None:
-        """Count one chunk of class indices in ``[0, num_classes)``."""
-        if self.num_classes > DENSE_LIMIT:
-            self._add_sparse(y_true, y_pred)
-            return
-        codes = y_true * np.int64(self.num_classes) + y_pred
-        if len(codes) * 8 < self._total.size:  # for a small chunk, do not add all K² cells
-            np.add.at(self._total, codes, 1)
-        else:
-            self._total += np.bincount(codes, minlength=self._total.size)
-
-    def _add_sparse(self, y_true: Ints, y_pred: Ints) -> None:
-        from scipy.sparse import coo_array
-
-        shape = (self.num_classes, self.num_classes)
-        chunk = coo_array((np.ones(len(y_true), dtype=np.int64), (y_true, y_pred)), shape=shape).tocsr()
-        self._total = chunk if self._total is None else self._total + chunk
-
-    def result(self) -> Confusion:
-        """The counts so far."""
-        if self.num_classes > DENSE_LIMIT:
-            if self._total is None:
-                self._add_sparse(np.empty(0, np.int64), np.empty(0, np.int64))
-            return Confusion(self._total)
-        return Confusion(self._total.reshape(self.num_classes, self.num_classes).copy())

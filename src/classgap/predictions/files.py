@@ -1,4 +1,4 @@
-"""Prediction files: CSV, Parquet (also a folder of files), NPZ and safetensors.
+"""Prediction files: CSV and Parquet (also folders, and addresses in object stores), NPZ and safetensors.
 
 A table with only true and predicted labels is counted while it is read, so 100 million rows need no more memory than
 their confusion matrix. Scores and features are read into memory.
@@ -7,10 +7,11 @@ their confusion matrix. Scores and features are read into memory.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,18 +21,12 @@ from classgap.checks import InputError
 from classgap.predictions.archives import Arrays, read_npz, read_safetensors
 from classgap.predictions.arrays import Source, encode, plain_column
 from classgap.predictions.columns import Columns, pick, pick_samples, require_labels
-from classgap.predictions.predictions import PER_ROW, Predictions, Progress
+from classgap.predictions.locations import Files, Location, Paths, find_files, is_address
+from classgap.predictions.predictions import PER_ROW, Predictions
 from classgap.predictions.side_files import counts_in_order
 
-Paths = Path | str | Sequence[Path | str]
-_FORMATS = {
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".npz": "npz",
-    ".safetensors": "safetensors",
-}
+if TYPE_CHECKING:
+    from classgap.predictions.tables import Table
 
 
 def read_predictions(
@@ -41,113 +36,81 @@ def read_predictions(
     train_counts: Any,
     *,
     rows: bool,
-    progress: Progress | None,
 ) -> Predictions:
     """Read one data set from one or more files; see :meth:`Predictions.read`."""
-    files, kind = _expand(paths)
-    columns = columns or Columns()
-    if kind in ("csv", "parquet"):
-        found = _read_table(files, kind, columns, class_names, rows, progress)
+    source, columns = find_files(paths), columns or Columns()
+    if source.is_table:
+        from classgap.predictions.counting import from_table
+
+        with _readable(source.files[0]):
+            found = from_table(_open(source, columns), class_names, train_counts, rows=rows)
     else:
-        found = _read_archives(files, kind, columns, class_names)
+        found = _read_archives([Path(file) for file in source.files], source.kind, columns, class_names)
+        if train_counts is not None:
+            found = replace(found, train_counts=counts_in_order(train_counts, found.classes))
     if found.paths is not None:
-        found = replace(found, columns={**found.columns, "path": _located(found.paths, files[0].parent)})
-    if train_counts is not None:
-        found = replace(found, train_counts=counts_in_order(train_counts, found.classes))
+        found = replace(found, columns={**found.columns, "path": _located(found.paths, Path(source.files[0]).parent)})
     return found
 
 
 def _located(paths: NDArray[Any], folder: Path) -> NDArray[Any]:
     """Paths of image files as they can be opened from here; paths that are relative to ``folder`` get its name in front."""
     relative = next((str(path) for path in paths if str(path) and not Path(str(path)).is_absolute()), None)
-    if relative is None or Path(relative).exists() or not (folder / relative).exists():
+    if relative is None or os.path.exists(relative) or not os.path.exists(folder / relative):
         return paths
     return np.array([str(folder / str(path)) if str(path) else "" for path in paths], dtype=object)
 
 
-def count_two_tables(
-    before: Paths,
-    after: Paths,
-    columns: Columns,
-    *,
-    class_names: Sequence[str] | None = None,
-    progress: Progress | None = None,
+def count_two(
+    before: Any, after: Any, columns: Columns, *, class_names: Sequence[str] | None = None
 ) -> tuple[Predictions, Predictions, Ints] | None:
-    """Confusion counts of two tables of labels, and per class the ``(2, 2)`` table of (correct before, correct after).
+    """Confusion counts of two tables (files or frames), and per class the ``(2, 2)`` table of (correct before, correct after).
 
-    None if the tables hold more than labels, so that their rows must be read.
+    None if rows must be read: the predictions are scores or arrays, are in memory already, or are in different engines.
     """
-    sides = [_expand(before), _expand(after)]
-    if not {kind for _, kind in sides} <= {"csv", "parquet"}:
-        return None
-    from classgap.predictions.tables import count_pairs, open_table
+    from classgap.predictions.counting import count_both
+    from classgap.predictions.tables import is_frame, open_table
 
-    with _readable(sides[0][0][0]):
-        tables = [open_table(files, kind, columns) for files, kind in sides]
-        if not all(table.countable for table in tables):
+    tables: list[Table] = []
+    for side in (before, after):
+        if is_frame(side):
+            tables.append(open_table(side, columns))
+            continue
+        source = find_files(side)
+        if not source.is_table:
             return None
-        classes, first, second, pairs = count_pairs(tables[0], tables[1], class_names, progress)
-    return Predictions(classes, counted=first), Predictions(classes, counted=second), pairs
+        with _readable(source.files[0]):
+            tables.append(_open(source, columns))
+    one, other = tables
+    if one.in_memory or other.in_memory or one.engine != other.engine or not (one.comparable and other.comparable):
+        return None
+    with _readable(before if isinstance(before, (str, Path)) else "the table"):
+        return count_both(one, other, class_names)
 
 
-def _expand(paths: Paths) -> tuple[list[Path], str]:
-    """The files in ``paths``, with folders replaced by their files, and the common format."""
-    given = [paths] if isinstance(paths, (str, Path)) else list(paths)
-    if not given or any(str(path) in ("", ".") for path in given):
-        raise InputError(f"expected the path of a prediction file, got {[str(path) for path in given]}")
-    files: list[Path] = []
-    for path in map(Path, given):
-        if path.is_dir():
-            parts = [p for p in sorted(path.rglob("*")) if p.suffix.lower() in _FORMATS and p.name[0] not in "._"]
-            if not parts:
-                raise InputError(f"folder {path} contains no prediction file ({', '.join(_FORMATS)})")
-            files += parts
-        elif not path.exists():
-            raise InputError(f"there is no file {path}")
-        else:
-            files.append(path)
-    for file in files:
-        if file.suffix.lower() not in _FORMATS:
-            raise InputError(f"{file} has an unknown file extension; classgap reads {', '.join(_FORMATS)}")
-        if file.stat().st_size == 0:
-            raise InputError(f"{file} is an empty file; write the predictions again")
-    kinds = {_FORMATS[f.suffix.lower()] for f in files}
-    if len(kinds) != 1:
-        raise InputError(
-            f"the files of one data set must have the same format, got {' and '.join(sorted(kinds)) or 'no file'}"
-        )
-    return files, kinds.pop()
+def _open(source: Files, columns: Columns) -> Table:
+    """The table in these files; only its header is read."""
+    from classgap.predictions.scans import scan
+    from classgap.predictions.tables import open_table
+
+    return open_table(scan(source, columns), columns, str(source.files[0]), "--names")
 
 
 @contextlib.contextmanager
-def _readable(file: Path) -> Iterator[None]:
+def _readable(file: Location) -> Iterator[None]:
     """Turn an error of the table reader into one sentence."""
     import polars as pl
+    from narwhals.exceptions import NarwhalsError
 
     try:
         yield
-    except pl.exceptions.PolarsError as error:
+    except (pl.exceptions.PolarsError, NarwhalsError, OSError) as error:
+        if isinstance(error, OSError) and not is_address(file):
+            raise  # a file on this machine: the command line has a sentence for these
         reason = str(error).split("\n", 1)[0]
-        raise InputError(f"{file} ends in {file.suffix} but cannot be read in this format ({reason})") from None
-
-
-def _read_table(
-    files: list[Path],
-    kind: str,
-    columns: Columns,
-    names: Sequence[str] | None,
-    rows: bool,
-    progress: Progress | None,
-) -> Predictions:
-    from classgap.predictions.tables import count_rows, open_table, read_rows
-
-    with _readable(files[0]):
-        table = open_table(files, kind, columns)
-        if table.countable and not rows:
-            classes, confusion, notes = count_rows(table, names, progress)
-            return Predictions(classes, counted=confusion, notes=notes)
-        arrays, samples, titles = read_rows(table)
-    return encode(arrays, Source(titles, "--names"), columns=samples, names=names or table.columns.spelled)
+        if is_address(file):
+            raise InputError(f"{file} cannot be read ({reason}); check the address and your credentials") from None
+        raise InputError(f"{file} ends in {Path(file).suffix} but cannot be read in this format ({reason})") from None
 
 
 def _read_archives(files: list[Path], kind: str, columns: Columns, names: Sequence[str] | None) -> Predictions:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,13 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap.checks import InputError
+from classgap.checks import InputError, printable
 
 MAX_CLASSES = 65_536
 # Integer labels within this range are looked up in a table; others by binary search, which is several times slower.
 _TABLE_RANGE = 1 << 22
 # A column with more different labels than this, all of them decimal numbers, is not a label column.
 _MANY_FRACTIONS = 50
+_WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
+_FORMULA_AS_TEXT = re.compile(r"\A'(?=[=+\-@\t\r])")
 _FRACTION = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
 
 
@@ -60,6 +61,8 @@ def resolve_classes(
         >>> classes, coder(np.array([2, 0])).tolist()
         (('a', 'b', 'c'), [2, 0])
     """
+    if names is None and width is None and all(values.dtype.kind == "b" for _, values in distinct):
+        names = ["False", "True"]
     labels = _one_spelling([_canonical(title, values) for title, values in distinct], names, width)
     notes: tuple[str, ...] = ()
     if names is None and width is not None:
@@ -98,22 +101,6 @@ def printable_names(names: Sequence[str]) -> tuple[str, ...]:
     return shown
 
 
-def printable(name: str) -> str:
-    r"""One name as reports show it.
-
-    Example:
-        >>> printable("caf\u00e9\a")
-        'café\\x07'
-    """
-    if name.isprintable():
-        return name
-    return "".join(c if c.isprintable() or unicodedata.category(c) == "Zs" else _escaped(c) for c in name)
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode()
-
-
 def check_names(names: Sequence[str], width: int | None = None) -> list[str]:
     """``names`` as a list, after checking that they are unique and that there is one per score column."""
     if width is not None and len(names) != width:
@@ -141,7 +128,7 @@ def _canonical(title: str, values: NDArray[Any]) -> list[Any]:
         return [int(v) for v in values]
     if values.dtype.kind in "iub":
         return [int(v) for v in values]
-    texts = [v.decode() if isinstance(v, bytes) else str(v) for v in values]
+    texts = [_text(title, v) for v in values]
     if all(_is_whole(t) for t in texts):
         return [int(t) for t in texts]
     if len(texts) > _MANY_FRACTIONS and all(_FRACTION.fullmatch(t) for t in texts):
@@ -152,9 +139,18 @@ def _canonical(title: str, values: NDArray[Any]) -> list[Any]:
     return texts
 
 
+def _text(title: str, label: Any) -> str:
+    """A label as text, without the apostrophe that keeps a spreadsheet from running it as a formula (see ``export``)."""
+    try:
+        text = label.decode() if isinstance(label, bytes) else str(label)
+    except UnicodeDecodeError:
+        raise InputError(f"{title} holds text that is not UTF-8 (e.g. {label[:40]!r}); convert it to UTF-8") from None
+    return _FORMULA_AS_TEXT.sub("", text, count=1)
+
+
 def _is_whole(text: str) -> bool:
     # "007" and "7" are different labels, so only the shortest spelling of a number is converted.
-    return text.removeprefix("-").isdecimal() and str(int(text)) == text
+    return _WHOLE.fullmatch(text) is not None
 
 
 def _one_spelling(labels: list[list[Any]], names: Sequence[str] | None, width: int | None) -> list[list[Any]]:

@@ -14,10 +14,11 @@ from numpy.typing import ArrayLike, NDArray
 from classgap.arrays import Ints
 from classgap.checks import InputError
 from classgap.predictions.confusion import Confusion
+from classgap.predictions.slice_counts import SliceCounts
 
 if TYPE_CHECKING:
     from classgap.predictions.columns import Columns
-    from classgap.predictions.files import Paths
+    from classgap.predictions.locations import Paths
 
 ScoreKind = Literal["logits", "probabilities"]
 Progress = Callable[[int, int], None]
@@ -53,6 +54,7 @@ class Predictions:
         margin_norms: ``(K,)`` norms of the last layer's rows before MARC was folded into it.
         train_counts: ``(K,)`` numbers of training samples per class.
         columns: ``(n,)`` arrays by name, as described above.
+        counted: The confusion counts, if only counts are known; ``counted_by`` then has the counts of each column of slices.
         notes: How ambiguous input was read.
     """
 
@@ -68,6 +70,7 @@ class Predictions:
     train_counts: Ints | None = None
     columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     counted: Confusion | None = None
+    counted_by: Mapping[str, SliceCounts] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @cached_property
@@ -109,6 +112,15 @@ class Predictions:
     def by(self) -> dict[str, NDArray[Any]]:
         """The columns that define slices, by name."""
         return {name: values for name, values in self.columns.items() if name not in DESCRIBING}
+
+    def slice_counts(self) -> dict[str, SliceCounts]:
+        """Counts per class and slice, for every column that defines slices."""
+        if not self.has_rows:
+            return dict(self.counted_by)
+        return {
+            name: SliceCounts.from_samples(name, values, self.y_true, self.y_pred, self.num_classes)
+            for name, values in self.by.items()
+        }
 
     def labels_only(self) -> Predictions:
         """These predictions without scores, features and head."""
@@ -193,18 +205,32 @@ class Predictions:
         *,
         class_names: Sequence[str] | None = None,
         train_counts: Counts | None = None,
+        rows: bool | None = None,
     ) -> Predictions:
-        """Predictions from a pandas, polars or Arrow table in memory; columns not named are found by their usual names.
+        """Predictions from a table of any engine that narwhals knows: polars, pandas, Arrow, DuckDB, PySpark, Dask, Ibis …
 
+        The rows of a polars ``LazyFrame``, a DuckDB relation, or a PySpark or Dask frame that holds only labels are counted by
+        their engine: only the distinct pairs of labels leave it.
+
+        Args:
+            frame: The table, in memory or not.
+            columns: Names of columns; those not given are found by their usual names.
+            class_names: Names in class order. By default the suffixes of the score columns, else the labels.
+            train_counts: Numbers of training samples per class, in class order or by name.
+            rows: Whether to read the rows of a table that holds only labels. By default only if they are in memory already.
         Example:
             >>> import polars as pl
             >>> frame = pl.DataFrame({"label": ["cat", "dog"], "prediction": ["cat", "cat"]})
             >>> Predictions.from_frame(frame).y_pred.tolist()
             [0, 0]
+            >>> Predictions.from_frame(frame.lazy()).confusion.counts.tolist()
+            [[1, 0], [1, 0]]
         """
-        from classgap.predictions.frames import encode_frame
+        from classgap.predictions.counting import from_table
+        from classgap.predictions.tables import open_table
 
-        return encode_frame(frame, columns, class_names, train_counts)
+        table = open_table(frame, columns)
+        return from_table(table, class_names, train_counts, rows=table.in_memory if rows is None else rows)
 
     @classmethod
     def read(
@@ -215,22 +241,21 @@ class Predictions:
         class_names: Sequence[str] | None = None,
         train_counts: Counts | None = None,
         rows: bool = False,
-        progress: Progress | None = None,
     ) -> Predictions:
         """Predictions from a CSV, Parquet, NPZ or safetensors file, from several files, or from a folder of files.
 
         Args:
-            paths: Files or folders; several are parts of the same data set, in this order.
+            paths: Files or folders; several are parts of the same data set, in this order. CSV and Parquet files may be addresses
+                (``s3://…``, ``gs://…``, ``az://…``, ``hf://…``), which polars reads with the credentials of the environment.
             columns: Names of columns or arrays; those not given are found by their usual names.
             class_names: Names in class order. By default those in the file, else the suffixes of the score columns, else the
                 labels.
             train_counts: Numbers of training samples per class, in class order or by name.
             rows: Keep the rows of a table that has only labels, instead of counting them while the table is read.
-            progress: Called with (rows done, rows in total) while a table is counted.
         """
         from classgap.predictions.files import read_predictions
 
-        return read_predictions(paths, columns, class_names, train_counts, rows=rows, progress=progress)
+        return read_predictions(paths, columns, class_names, train_counts, rows=rows)
 
 
 def align(runs: Sequence[Predictions]) -> list[Predictions]:
@@ -244,22 +269,32 @@ def align(runs: Sequence[Predictions]) -> list[Predictions]:
         order = np.argsort(ids, kind="stable")
         twice = ids[order][1:][ids[order][1:] == ids[order][:-1]]
         if len(twice):
-            raise InputError(f"sample ids must be unique, but {twice[0]!s} occurs more than once")
+            raise repeated_id(twice[0])
         unknown, missing = np.setdiff1d(ids, first), np.setdiff1d(first, ids)
         if len(unknown) or len(missing):
-            examples = ", ".join(str(entry) for entry in (*missing[:3], *unknown[:3]))
-            raise InputError(
-                f"all runs must have the same sample ids, but one run lacks {len(missing)} ids of the first run and has "
-                f"{len(unknown)} others (e.g. {examples}); keep only the samples that all runs have"
-            )
+            raise different_ids(missing.tolist(), unknown.tolist())
         place = np.empty(len(ids), dtype=np.int64)
         place[np.argsort(first, kind="stable")] = order
         aligned.append(run.take(place))
     return aligned
 
 
+def repeated_id(example: object) -> InputError:
+    """The error for a sample id that is not unique."""
+    return InputError(f"sample ids must be unique, but {example!s} occurs more than once")
+
+
+def different_ids(missing: Sequence[Any], unknown: Sequence[Any]) -> InputError:
+    """The error for runs on different samples: the ids that a run lacks, and those that only it has."""
+    examples = ", ".join(str(entry) for entry in (*missing[:3], *unknown[:3]))
+    return InputError(
+        f"all runs must have the same sample ids, but one run lacks {len(missing):,} ids of the first run and has "
+        f"{len(unknown):,} others (e.g. {examples}); keep only the samples that all runs have"
+    )
+
+
 def as_predictions(data: Any, y_pred: ArrayLike | None = None, **given: Any) -> Predictions:
-    """``data`` as predictions: predictions, a file or folder, a table in memory, or labels with ``y_pred`` and ``given``.
+    """``data`` as predictions: predictions, a file or folder, a table, or labels with ``y_pred`` and ``given``.
 
     Args:
         given: Arguments of :meth:`Predictions.from_arrays`; None means not given.
@@ -276,12 +311,16 @@ def as_predictions(data: Any, y_pred: ArrayLike | None = None, **given: Any) -> 
         return data
     if isinstance(data, (str, Path)):
         return Predictions.read(data, rows=True, **_named(given, "a file"))
-    from classgap.predictions.frames import is_frame
+    from classgap.predictions.tables import is_frame
 
     if is_frame(data):
         if y_pred is not None:
-            raise InputError("y_pred cannot be combined with a table; use Predictions.from_frame to name its columns")
+            raise InputError("y_pred cannot be combined with a table; name its columns with columns=Columns(pred=…)")
         return Predictions.from_frame(data, **_named(given, "a table"))
+    if "columns" in given:
+        raise InputError(
+            f"columns names the columns of a file or table, got {type(data).__name__}; pass the arrays instead"
+        )
     return Predictions.from_arrays(data, y_pred, **given)
 
 
@@ -291,9 +330,14 @@ def _named(given: Mapping[str, Any], what: str) -> dict[str, Any]:
 
     roles = {f"{role}s": role for role in DESCRIBING}
     names: dict[str, Any] = {roles[k]: value for k, value in given.items() if k in roles and isinstance(value, str)}
+    if "by" in given and not isinstance(given["by"], Mapping):
+        by = [given["by"]] if isinstance(given["by"], str) else list(given["by"])
+        if not all(isinstance(name, str) for name in by):
+            raise InputError(f"by must be the names of columns of {what}, got {by!r}")
+        roles["by"], names["by"] = "by", tuple(by)
     kept = {key: value for key, value in given.items() if key in ("class_names", "train_counts")}
-    refused = [key for key in given if key not in kept and roles.get(key) not in names]
+    refused = [key for key in given if key not in (*kept, "columns") and roles.get(key) not in names]
     if refused:
-        way = "; give the name of its column" if set(refused) <= set(roles) else ""
+        way = "; give the name of its column" if set(refused) <= {*roles, "by"} else ""
         raise InputError(f"{', '.join(refused)} cannot be combined with {what}, which holds them itself{way}")
-    return {**kept, "columns": Columns(**names)}
+    return {**kept, "columns": replace(given.get("columns") or Columns(), **names)}

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap.checks import InputError
-from classgap.predictions.labels import check_names, printable
+from classgap.checks import InputError, printable
+from classgap.predictions.labels import check_names
 
 
 def read_names(path: Path) -> list[str]:

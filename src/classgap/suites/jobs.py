@@ -14,6 +14,7 @@ from typing import Any
 
 from classgap import registry
 from classgap.training.config import MethodConfig, PartConfig, TrainConfig
+from classgap.writing import write
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class JobFolder:
 
     def fail(self, error: str, session: str) -> None:
         """Note why the job could not be run, so that other workers of this session leave it alone."""
-        self.failure.write_text(json.dumps({"session": session, "error": error}) + "\n")
+        write(self.failure, json.dumps({"session": session, "error": error}) + "\n")
 
     def failed(self, session: str) -> str | None:
         """What went wrong with the job in this session."""

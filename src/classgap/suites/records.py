@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from classgap.checks import InputError
+from classgap.writing import write
 
 
 def archive_of(path: Path) -> Path:
@@ -56,7 +57,6 @@ def write_archive(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
     """Replace the archive of ``path`` by one that holds these records, and remove ``path``, which they are taken from."""
     text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
     archive = archive_of(path)
-    temporary = archive.with_name(f"{archive.name}.tmp")
-    temporary.write_bytes(lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
-    temporary.replace(archive)  # at once: a crash leaves the old archive or the new one, and records twice at worst
+    # at once: a crash leaves the old archive or the new one, and records twice at worst
+    write(archive, lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
     path.unlink(missing_ok=True)

@@ -189,6 +189,8 @@ def append_results(path: Path, results: Sequence[Result]) -> int:
     Returns:
         How many were added.
     """
+    if path.is_dir():
+        raise InputError(f"the results file {path} is a folder; name a file, e.g. {path / 'results.jsonl'}")
     path.parent.mkdir(parents=True, exist_ok=True)
     with _locked(path):
         present = {record["key"] for _, record in placed_records(path)}

@@ -17,6 +17,7 @@ from classgap.suites.results import Result, append_results, collect_done, read_r
 from classgap.suites.select import RULES
 from classgap.suites.suite import Suite, load_suite
 from classgap.suites.tables import TaskTables, suite_tables
+from classgap.writing import check_folder
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,6 +129,7 @@ def plan(
     """The jobs of a suite and the place of their results; arguments as of :func:`bench`."""
     chosen = suite if isinstance(suite, Suite) else load_suite(str(suite))
     folder = Path("runs") / "bench" / chosen.name if out is None else Path(out)
+    check_folder(folder)
     beside = not isinstance(suite, Suite) and Path(suite).is_file()
     files = [Path(file) for file in results] or [
         Path(str(suite)).with_suffix(".jsonl") if beside else folder / "results.jsonl"

@@ -16,11 +16,11 @@ from classgap.measure.statistics.groups import THIRDS
 from classgap.suites.jobs import Job, JobFolder
 from classgap.suites.results import EpochResult, Result, pack
 from classgap.suites.select import VALIDATION_RULES
-from classgap.training.checkpoint import replace_file
 from classgap.training.config import read_run
 from classgap.training.epoch import read_log
 from classgap.training.loop import DivergedError, Trainer, TrainProgress
 from classgap.training.run import start
+from classgap.writing import replacing, write
 
 Watch = Callable[[float], None]
 
@@ -58,9 +58,7 @@ def run_job(job: Job, folder: JobFolder, watch: Watch | None = None) -> Result:
 
 def finish(folder: JobFolder, result: Result) -> None:
     """Write the marker that holds the result."""
-    temporary = folder.path / "done.tmp"
-    temporary.write_text(json.dumps(result.to_record()) + "\n")
-    replace_file(temporary, folder.done)
+    write(folder.done, json.dumps(result.to_record()) + "\n")
 
 
 def keep_best(trainer: Trainer, folder: Path) -> None:
@@ -74,9 +72,8 @@ def keep_best(trainer: Trainer, folder: Path) -> None:
 
 
 def _save_weights(trainer: Trainer, path: Path) -> None:
-    temporary = path.with_name(f"{path.name}.tmp")
-    torch.save({"model": trainer.model.state_dict(), "criterion": trainer.criterion.state_dict()}, temporary)
-    replace_file(temporary, path)
+    with replacing(path) as temporary:
+        torch.save({"model": trainer.model.state_dict(), "criterion": trainer.criterion.state_dict()}, temporary)
 
 
 def _candidates(trainer: Trainer, folder: Path) -> Iterator[EpochResult]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,12 +15,14 @@ from torch import Tensor, nn
 from classgap import registry
 from classgap.checks import InputError
 from classgap.data import Mix, TrainingData, shuffled
-from classgap.heads import FeatureTap, HeadScale, find_head, learned_scales
+from classgap.heads import FeatureTap, HeadScale, find_head
 from classgap.losses import ClassLoss
-from classgap.models import Experts, build_model, put_head
+from classgap.models import Built, Experts, open_model, pixels_of, put_head
+from classgap.models.clip import ClipClassifier
 from classgap.samplers import EpochSampler
-from classgap.training.config import OptimConfig, PartConfig, TrainConfig
+from classgap.training.config import ModelConfig, OptimConfig, PartConfig, TrainConfig
 from classgap.training.counts import CountsChoice, choose_counts
+from classgap.training.groups import parameter_groups
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +34,8 @@ class Network:
         head_scale: What a cosine head multiplies its cosines by; ``None`` for raw cosines, and for other heads.
         experts: Number of networks side by side; 0 for a plain one.
         counts: Whether the loss has the class counts, and why.
+        head_is_new: Whether the head starts at random.
+        about_weights: What there is to say about pretrained weights.
     """
 
     model: nn.Module
@@ -39,6 +44,8 @@ class Network:
     head_scale: HeadScale | None
     experts: int
     counts: CountsChoice
+    head_is_new: bool = True
+    about_weights: tuple[str, ...] = ()
 
     @property
     def views(self) -> int:
@@ -54,7 +61,7 @@ class Network:
     @property
     def notes(self) -> list[str]:
         """The same in sentences, as far as the user should know at the start."""
-        return [self.counts.note] if self.counts.note else []
+        return [*self.about_weights, *([self.counts.note] if self.counts.note else [])]
 
 
 def declared_loss(config: TrainConfig) -> registry.Method:
@@ -86,21 +93,23 @@ def declared_needs(config: TrainConfig) -> frozenset[str]:
 
 def build_network(config: TrainConfig, data: TrainingData, *, teacher: nn.Module | None = None) -> Network:
     """Model and loss, each with what the other asks for."""
-    first = _plain_model(config, data)
+    built = _plain_model(config, data)
+    first = built.model
     width = _width(find_head(first)[1])
     offered = {} if teacher is None else {"teacher_features": _width(find_head(teacher)[1])}
     counts = choose_counts(declared_loss(config), config.method.params, data)
     criterion = build_criterion(config, data, counts, num_features=width, **offered)
-    head = _head(config, criterion)
+    head = _head(config, criterion, first)
     scale = _head_scale(config, criterion, head)
     experts = criterion.experts if "experts" in criterion.needs else 0
-    members = [first, *(_plain_model(config, data) for _ in range(experts - 1))]
+    members = [first, *(_plain_model(config, data).model for _ in range(experts - 1))]
     for member in members:
         put_head(member, head, config.model.head_params, scale=scale)
     taps = [FeatureTap(member, unit="encoder_features" not in criterion.needs) for member in members]
     if "head" in criterion.needs:
         criterion.bind_head(taps[0].head)  # type: ignore[operator]
-    return Network(Experts(taps) if experts else taps[0], criterion, head, scale, experts, counts)
+    new = built.head_is_new or (head != "linear" and not isinstance(first, ClipClassifier))
+    return Network(Experts(taps) if experts else taps[0], criterion, head, scale, experts, counts, new, built.notes)
 
 
 def build_criterion(config: TrainConfig, data: TrainingData, counts: CountsChoice, **offered: Any) -> ClassLoss:
@@ -109,6 +118,9 @@ def build_criterion(config: TrainConfig, data: TrainingData, counts: CountsChoic
     offered |= {"num_classes": data.num_classes, "class_counts": counts.counts, "epochs": config.epochs}
     params = {name: value for name, value in config.method.params.items() if name != "class_counts"}
     criterion: ClassLoss = spec.build(**_arguments(spec, offered, params))
+    if criterion.reduction != "mean":
+        raise InputError(f"method.reduction must be mean for training, got {criterion.reduction}; leave it out")
+    criterion.ignore_index = None  # a data set has a class for every sample; labels need not be read on an accelerator
     return criterion
 
 
@@ -143,16 +155,12 @@ def build_mix(config: PartConfig, data: TrainingData) -> Mix | None:
 def build_optimizer(
     config: OptimConfig, wrapper: PartConfig, model: nn.Module, criterion: nn.Module
 ) -> torch.optim.Optimizer:
-    """SGD or AdamW over the model, with its wrapper. Parameters of the loss and the scale of a head have no weight decay."""
-    scales = {id(p) for p in learned_scales(model)}
-    groups: list[dict[str, Any]] = [
-        {"params": [p for p in model.parameters() if p.requires_grad and id(p) not in scales]}
-    ]
-    free = [p for p in (*learned_scales(model), *criterion.parameters()) if p.requires_grad]
-    if free:
-        groups.append({"params": free, "weight_decay": 0.0})
+    """SGD or AdamW over the model, with its wrapper; see :func:`~classgap.training.groups.parameter_groups`."""
+    groups = parameter_groups(config, model, criterion)
     if config.name == "adamw":
-        base: torch.optim.Optimizer = torch.optim.AdamW(groups, lr=config.lr, weight_decay=config.weight_decay)
+        base: torch.optim.Optimizer = torch.optim.AdamW(
+            groups, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay
+        )
     else:
         base = torch.optim.SGD(
             groups, lr=config.lr, momentum=config.momentum, nesterov=config.nesterov, weight_decay=config.weight_decay
@@ -163,11 +171,23 @@ def build_optimizer(
     return wrapped
 
 
-def _plain_model(config: TrainConfig, data: TrainingData) -> nn.Module:
-    model = build_model(config.model.name, data.num_classes, data.in_shape, pretrained=config.model.pretrained)
+def for_network(config: ModelConfig, data: TrainingData) -> TrainingData:
+    """The data as the network wants them: a pretrained one has channel statistics of its own."""
+    pixels = pixels_of(config.name) if config.pretrained and len(data.in_shape) == 3 else None
+    if pixels is None or len(pixels[0]) != data.in_shape[0]:
+        return data
+    return dataclasses.replace(data, mean=pixels[0], std=pixels[1])
+
+
+def _plain_model(config: TrainConfig, data: TrainingData) -> Built:
+    model = config.model
+    names = data.class_names
+    built = open_model(
+        model.name, len(names), data.in_shape, model.pretrained, class_names=names, zero_shot=model.zero_shot
+    )
     if config.channels_last and len(data.in_shape) == 3:
-        model.to(memory_format=torch.channels_last)
-    return model
+        built.model.to(memory_format=torch.channels_last)
+    return built
 
 
 def _width(head: nn.Module) -> int:
@@ -175,9 +195,10 @@ def _width(head: nn.Module) -> int:
     return head.in_features
 
 
-def _head(config: TrainConfig, criterion: ClassLoss) -> str:
-    wanted = "cosine" if "cosine_head" in criterion.needs else "linear"
-    if config.model.head in ("linear", "causal") and wanted == "cosine":
+def _head(config: TrainConfig, criterion: ClassLoss, model: nn.Module) -> str:
+    needed = "cosine_head" in criterion.needs
+    wanted = "cosine" if needed or isinstance(model, ClipClassifier) else "linear"
+    if config.model.head in ("linear", "causal") and needed:
         raise InputError(f"method {criterion.name} works on cosines; set model.head=cosine, or leave it at auto")
     return wanted if config.model.head == "auto" else config.model.head
 

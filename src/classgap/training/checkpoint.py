@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -12,18 +11,7 @@ from lightning_fabric import Fabric
 
 from classgap.batchstats import gather_rows
 from classgap.checks import InputError
-
-
-def replace_file(temporary: Path, path: Path) -> None:
-    """Put a finished file in place of ``path`` such that a crash or power cut leaves the old or the new one, never a mix."""
-    with temporary.open("rb") as handle:
-        os.fsync(handle.fileno())
-    temporary.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+from classgap.writing import replace_file
 
 
 def save_checkpoint(fabric: Fabric, path: Path, state: dict[str, Any]) -> None:

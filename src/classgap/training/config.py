@@ -33,6 +33,9 @@ class DataConfig:
     root: str | None = None
     test_fraction: float = 0.2
     skip_corrupt: bool = False
+    crop_scale: float = 0.08
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
+    partial: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,13 +49,25 @@ class ModelConfig:
         head_scale: What a cosine head multiplies its cosines by: ``learned`` (CLIP's ``logit_scale``, starts at 1 / 0.07, at most
             100, not decayed) or a number. Without it, learned; methods that work on cosines have a scale of their own
             and get raw cosines.
+        pretrained: ``true`` for the usual published weights of the network, a tag of its library for others, or the path of a
+            file of weights; see :func:`classgap.models.build_model`.
+        zero_shot: The head of a CLIP network starts at the text features of the class names: ``imagenet`` for the 80 sentences of
+            the authors, or one sentence with ``{}`` in the place of the name. ``none`` starts at random.
+        frozen: Train the head alone; the backbone keeps its weights and the statistics of its normalisation layers.
+        wise: Share of the trained weights in the final network, the rest are those it started from (WiSE-FT); 1 for the trained
+            network. A head that started at random is taken as trained.
+        tokens: Longest text, in tokens of the network; longer ones are cut.
     """
 
     name: str = "mlp"
     head: Literal["auto", "linear", "cosine", "causal"] = "auto"
     head_params: Mapping[str, Any] = field(default_factory=dict)
     head_scale: float | Literal["learned"] | None = None
-    pretrained: bool = False
+    pretrained: bool | str = False
+    zero_shot: str = "a photo of a {}."
+    frozen: bool = False
+    wise: float = 1.0
+    tokens: int = 128
 
 
 @dataclass(frozen=True)
@@ -78,26 +93,42 @@ class PartConfig:
 
 @dataclass(frozen=True)
 class OptimConfig:
-    """Optimiser. ``accumulate`` cuts a batch into that many pieces; ``clip`` bounds the gradient norm, 0 for no bound."""
+    """Optimiser.
+
+    Attributes:
+        momentum, nesterov: Of SGD.
+        betas: Of AdamW.
+        decay_norms: ``false`` takes weight decay off normalisation layers, biases and all other vectors, and off what the network
+            itself lists (``no_weight_decay`` of timm: position embeddings, class tokens).
+        layer_decay: Factor of the learning rate from each layer to the one before it; the head has the full rate.
+        clip: Bound of the gradient norm, 0 for none.
+        accumulate: Pieces that a batch is cut into.
+    """
 
     name: Literal["sgd", "adamw"] = "sgd"
     lr: float = 0.1
     weight_decay: float = 5e-4
     momentum: float = 0.9
     nesterov: bool = False
+    betas: tuple[float, float] = (0.9, 0.999)
+    decay_norms: bool = True
+    layer_decay: float = 1.0
     clip: float = 0.0
     accumulate: int = 1
 
 
 @dataclass(frozen=True)
 class ScheduleConfig:
-    """Learning rate over time, after ``warmup`` epochs of linear growth from ``warmup_start`` times the full rate.
+    """Learning rate over time, after a warm-up of linear growth from ``warmup_start`` times the full rate.
+
+    The warm-up is ``warmup`` epochs or ``warmup_steps`` optimiser steps long.
 
     ``cosine`` falls to ``floor`` times the full rate, ``step`` multiplies by ``gamma`` at every milestone epoch.
     """
 
     name: Literal["cosine", "step", "constant"] = "cosine"
     warmup: float = 0.0
+    warmup_steps: int = 0
     warmup_start: float = 0.0
     floor: float = 0.0
     milestones: tuple[int, ...] = ()
@@ -153,6 +184,8 @@ class TrainConfig:
             ("optim.momentum", self.optim.momentum, 0),
             ("optim.clip", self.optim.clip, 0),
             ("schedule.warmup", self.schedule.warmup, 0),
+            ("schedule.warmup_steps", self.schedule.warmup_steps, 0),
+            ("model.tokens", self.model.tokens, 1),
             ("schedule.floor", self.schedule.floor, 0),
             ("schedule.gamma", self.schedule.gamma, 0),
         )
@@ -164,6 +197,7 @@ class TrainConfig:
         number("data.val_fraction", self.data.val_fraction, low=0, high=0.9)
         number("data.imbalance", self.data.imbalance, low=1)
         fraction("data.test_fraction", self.data.test_fraction)
+        number("data.crop_scale", self.data.crop_scale, low=0, high=1, open_low=True)
         for name in ("size", "resize"):
             if (pixels := getattr(self.data, name)) is not None:
                 whole(f"data.{name}", pixels, low=1)
@@ -171,6 +205,16 @@ class TrainConfig:
             raise InputError("schedule.name=step needs schedule.milestones, the epochs to cut at, e.g. 60,80")
         if self.schedule.warmup >= self.epochs:
             raise InputError(f"schedule.warmup={self.schedule.warmup:g} must be less than epochs={self.epochs}")
+        if self.schedule.warmup and self.schedule.warmup_steps:
+            raise InputError("schedule.warmup (epochs) and schedule.warmup_steps exclude each other; set one of them")
+        if len(self.optim.betas) != 2 or not all(0 <= beta < 1 for beta in self.optim.betas):
+            raise InputError(f"optim.betas must be two numbers in [0, 1), e.g. 0.9,0.999, got {self.optim.betas}")
+        number("optim.layer_decay", self.optim.layer_decay, low=0, high=1, open_low=True)
+        number("model.wise", self.model.wise, low=0, high=1)
+        if self.model.zero_shot not in ("none", "imagenet") and "{}" not in self.model.zero_shot:
+            raise InputError(
+                f"model.zero_shot must be none, imagenet or a sentence with {{}} for the class name, got {self.model.zero_shot!r}"
+            )
         if self.optim.nesterov and not self.optim.momentum:
             raise InputError("optim.nesterov=true needs optim.momentum above 0")
 
@@ -190,16 +234,12 @@ class TrainConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON; parts that the run does not have are left out."""
-        tree = _tree(self)
-        usual = _tree(TrainConfig())["data"]
-        for name in _OF_FILES:
-            if tree["data"][name] == usual[name]:
-                del tree["data"][name]
-        if not self.model.head_params:
-            del tree["model"]["head_params"]
-        if tree["model"]["head_scale"] is None:
-            del tree["model"]["head_scale"]
-        unset = {name for name, value in _tree(TrainConfig()).items() if name in _PARTS and tree[name] == value}
+        tree, usual = _tree(self), _tree(TrainConfig())
+        for section, names in _IF_CHANGED.items():
+            for name in names:
+                if tree[section][name] == usual[section][name]:
+                    del tree[section][name]
+        unset = {name for name, value in usual.items() if name in _PARTS and tree[name] == value}
         return {name: value for name, value in tree.items() if name not in unset}
 
     @staticmethod
@@ -234,7 +274,13 @@ def read_run(folder: Path) -> TrainConfig | None:
         raise InputError(f"{path} cannot be read ({error}); restore it or choose another folder") from error
 
 
-_OF_FILES = ("size", "resize", "root", "test_fraction", "skip_corrupt")  # written where they differ from the defaults
+# Written only where they differ from the defaults, so that a setting of a later version does not rename the runs of earlier ones.
+_IF_CHANGED = {
+    "data": ("size", "resize", "root", "test_fraction", "skip_corrupt", "crop_scale", "interpolation", "partial"),
+    "model": ("head_params", "head_scale", "zero_shot", "frozen", "wise", "tokens"),
+    "optim": ("betas", "decay_norms", "layer_decay"),
+    "schedule": ("warmup_steps",),
+}
 _PARTS = ("sampler", "mix", "wrapper", "stage", "teacher")
 
 
@@ -320,6 +366,8 @@ def _parse(key: str, hint: Any, text: str) -> Any:
         if text.lower() in ("none", "null", "default"):
             # "none" means no augmentation at all, "default" the usual one of the source.
             return () if key == "data.augment" and text.lower() == "none" else None
+        if args == (bool, str):
+            return text if text.lower() not in ("true", "false") else text.lower() == "true"
         words = [word for arg in args for word in typing.get_args(arg) if typing.get_origin(arg) is Literal]
         if not words:
             return _parse(key, args[0], text)

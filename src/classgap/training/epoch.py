@@ -15,7 +15,7 @@ from torch import Tensor
 from classgap.batchstats import ClassMoments, all_reduce_sum, class_sums
 from classgap.batchstats.collectives import rank_and_world
 from classgap.measure.statistics.groups import THIRDS, thirds
-from classgap.training.checkpoint import replace_file
+from classgap.writing import append_line, write
 
 
 class EpochMeter:
@@ -97,8 +97,7 @@ def add_groups(record: dict[str, Any], accuracy: NDArray[np.float64]) -> None:
 
 def append_log(path: Path, record: Mapping[str, Any]) -> None:
     """Add one line to the log."""
-    with path.open("a") as handle:
-        handle.write(json.dumps(_plain(record)) + "\n")
+    append_line(path, json.dumps(_plain(record)))
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
@@ -109,9 +108,7 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 def cut_log(path: Path, epoch: int) -> None:
     """Remove the records from ``epoch`` on, since these epochs are repeated."""
     kept = [record for record in read_log(path) if record["epoch"] < epoch]
-    temporary = path.with_name(f"{path.name}.tmp")
-    temporary.write_text("".join(json.dumps(record) + "\n" for record in kept))
-    replace_file(temporary, path)
+    write(path, "".join(json.dumps(record) + "\n" for record in kept))
 
 
 def _plain(value: Any) -> Any:

@@ -10,16 +10,15 @@ import torch
 from safetensors.torch import save
 
 import classgap
-from classgap.training.checkpoint import replace_file
 from classgap.training.config import TrainConfig
 from classgap.training.loop import Trainer
 from classgap.training.outputs import SplitOutputs
+from classgap.writing import write
 
 
 def write_run(trainer: Trainer, config: TrainConfig | None = None) -> None:
     """Write the configuration into the folder of a run; ``config`` is that of all its stages, if it has several."""
     folder = trainer.folder
-    folder.mkdir(parents=True, exist_ok=True)
     about = {
         "config": (config or trainer.config).to_dict(),
         "chosen": trainer.chosen,
@@ -27,9 +26,7 @@ def write_run(trainer: Trainer, config: TrainConfig | None = None) -> None:
         "data": trainer.data.about(),
         "versions": {"classgap": classgap.__version__, "torch": torch.__version__, "python": platform.python_version()},
     }
-    temporary = folder / "run.json.tmp"
-    temporary.write_text(json.dumps(about, indent=2) + "\n")
-    replace_file(temporary, folder / "run.json")
+    write(folder / "run.json", json.dumps(about, indent=2) + "\n")
 
 
 def has_results(folder: Path) -> bool:
@@ -47,8 +44,6 @@ def write_results(trainer: Trainer) -> tuple[SplitOutputs, SplitOutputs | None]:
             if predictions is not None:
                 predictions.save(trainer.folder / f"predictions_{name}.npz")
         # The weights are written last: their file shows that the results are complete, see has_results.
-        temporary = trainer.folder / "model.safetensors.tmp"
-        temporary.write_bytes(save(trainer.weights()))
-        replace_file(temporary, trainer.folder / "model.safetensors")
+        write(trainer.folder / "model.safetensors", save(trainer.weights()))
     trainer.fabric.barrier()
     return test, val

@@ -24,8 +24,9 @@ from classgap.training.build import build_mix, build_network, build_optimizer, b
 from classgap.training.checkpoint import read_checkpoint, restore_rng, rng_state, save_checkpoint
 from classgap.training.config import TrainConfig
 from classgap.training.epoch import EpochMeter, accuracy_by_class, add_groups, append_log, cut_log
+from classgap.training.interpolate import START_FILE, mix_weights, save_start
 from classgap.training.outputs import SplitOutputs, forward_all, last_layer, scores_and_features
-from classgap.training.schedule import rate_factor
+from classgap.training.schedule import in_epochs, rate_factor
 
 Array = NDArray[np.float32]
 Trains = Literal["all", "body", "head"]
@@ -81,13 +82,14 @@ class Trainer:
         teacher: nn.Module | None = None,
     ) -> None:
         self.config, self.data, self.fabric, self.folder, self.watch = config, data, fabric, folder, watch
-        self.checkpoint, self.log, self.trains = folder / "checkpoint.pt", folder / "log.jsonl", trains
+        self.checkpoint, self.log = folder / "checkpoint.pt", folder / "log.jsonl"
+        self.trains = _trained_part(config, trains)
         self.before_training: Callable[[Trainer], None] | None = None
         fabric.seed_everything(config.seed, verbose=False)
         network = build_network(config, data, teacher=teacher)
         self.head, self.experts = network.head, network.experts
         self.chosen, self._notes = network.chosen, [*data.notes, *network.notes]
-        _freeze_rest(network.model, trains)
+        _freeze_rest(network.model, self.trains)
         optimizer = build_optimizer(config.optim, config.wrapper, network.model, network.criterion)
         self.model, self.optimizer = fabric.setup(network.model, optimizer)
         learns = any(p.requires_grad for p in network.criterion.parameters())
@@ -114,6 +116,7 @@ class Trainer:
         self.epoch, self.step = 0, 0
         self.meter = EpochMeter(data.num_classes, fabric.device)
         self._saved_rng: Tensor | None = None
+        self._head_is_new, self._mixed = network.head_is_new, False
 
     @property
     def fresh(self) -> bool:
@@ -134,9 +137,8 @@ class Trainer:
 
     def run(self) -> None:
         """Train from the current position to the end."""
-        if self.finished:
-            return
-        self._begin()
+        if not self.finished:
+            self._begin()
         while not self.finished:
             started = time.perf_counter()
             self._train_epoch()
@@ -146,6 +148,9 @@ class Trainer:
                     head.scale.item() for head in cosine_heads(self.model) if head.scale is not None
                 ]
             self._end_epoch(record, started)
+        if self.config.model.wise < 1 and not self._mixed:
+            mix_weights(self.fabric, self.model, self.folder / START_FILE, self.config.model.wise)
+            self._mixed = True
 
     def _begin(self) -> None:
         if self.before_training is not None:
@@ -155,8 +160,11 @@ class Trainer:
             restore_rng(self.fabric, self._saved_rng)
         elif self.fresh:
             torch.manual_seed(mixed_seed(self.config.seed, self.fabric.global_rank, 2))  # dropout differs between them
+        if self.fresh and self.config.model.wise < 1:
+            save_start(self.fabric, self.model, self.folder / START_FILE, without_head=self._head_is_new)
         lengths = (self.batches.steps(epoch) for epoch in range(self.config.epochs))
         self._steps_until = [0, *itertools.accumulate(lengths)]
+        self._schedule = in_epochs(self.config.schedule, self._steps_until)
         name = self.config.method.name
         if self.head == "cosine" and self.config.model.head == "auto":
             self._report(note=f"head: cosine, since {name} works on cosines")
@@ -186,8 +194,9 @@ class Trainer:
             self.criterion.start_epoch(self.epoch, self._training_pass)
         steps = self.batches.steps(self.epoch)
         for batch in self.batches.epoch(self.epoch, self.step):
+            rate = self._rate(self.epoch + self.step / steps)
             for group in self.optimizer.param_groups:
-                group["lr"] = self._rate(self.epoch + self.step / steps)
+                group["lr"] = rate * group.get("lr_factor", 1.0)
             self._update(batch)
             self.step += 1
             cadence = self.config.checkpoint_steps
@@ -225,7 +234,7 @@ class Trainer:
                 self.meter.add(scores, features.detach().flatten(1), piece.y, {"loss": loss, **self.criterion.last})
 
     def _rate(self, position: float) -> float:
-        return self.config.optim.lr * rate_factor(self.config.schedule, position, self.config.epochs)
+        return self.config.optim.lr * rate_factor(self._schedule, position, self.config.epochs)
 
     def _training_pass(self) -> Iterator[LossBatch]:
         """The training set in evaluation mode, for losses that need it before an epoch."""
@@ -324,13 +333,25 @@ class Trainer:
             self.watch(TrainProgress(done, total, self.epoch, self.config.epochs, record, note=note))
 
 
+def _trained_part(config: TrainConfig, wanted: Trains) -> Trains:
+    """Which part of the network is trained: what the stage says, unless the backbone is frozen."""
+    if not config.model.frozen:
+        return wanted
+    if wanted == "body":
+        raise InputError(
+            "model.frozen=true trains the head alone, but this stage trains the rest of the network; leave it out"
+        )
+    return "head"
+
+
 def _freeze_rest(model: nn.Module, trains: Trains) -> None:
     """Freeze the parts of a network that are not trained."""
     if trains == "all":
         return
-    model.requires_grad_(trains == "body")
-    head: Any = model.head
-    head.requires_grad_(trains == "head")
+    for part in model.modules():
+        if isinstance(part, FeatureTap):
+            part.model.requires_grad_(trains == "body")
+            part.head.requires_grad_(trains == "head")
 
 
 def _array(tensor: Tensor) -> Array:

@@ -18,6 +18,7 @@ from classgap.batchstats import gather_rows
 from classgap.data import Normalise, Split
 from classgap.heads import CosineHead
 from classgap.predictions import Predictions
+from classgap.predictions.export import write_arrays, write_table
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,17 +66,10 @@ class SplitOutputs:
 
     def write(self, path: Path) -> None:
         """Write a file that audit, compare and fix read, in the format its ending says; a table has labels and logits only."""
-        temporary = path.with_name(f".{path.stem}.tmp{path.suffix}")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            if path.suffix.lower() == ".npz":
-                self.save(temporary)
-            else:
-                frame = self._table()
-                (frame.write_csv if path.suffix.lower() == ".csv" else frame.write_parquet)(temporary)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        if path.suffix.lower() == ".npz":
+            self.save(path)
+        else:
+            write_table(self._table(), path)
 
     def _table(self) -> Any:
         import polars as pl
@@ -101,7 +95,7 @@ class SplitOutputs:
         arrays |= {name: array for name, array in layer.items() if array is not None}
         if self.ids is not None:
             arrays["ids"] = np.array(self.ids)
-        np.savez_compressed(path, **arrays)
+        write_arrays(path, arrays)
 
 
 def scores_and_features(criterion: Any, head: str, logits: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:

@@ -23,7 +23,7 @@ from classgap.training.build import Network, build_network
 from classgap.training.checkpoint import read_checkpoint
 from classgap.training.config import TrainConfig, read_run
 from classgap.training.outputs import SplitOutputs, chunk_size, last_layer, scores_and_features
-from classgap.training.stages.base import stages_of
+from classgap.training.stages.base import stages_of, without_pretraining
 
 
 class Predictor:
@@ -42,7 +42,8 @@ class Predictor:
     ) -> None:
         self.config, self.device, self._correction = config, torch.device(device), correction
         self.class_names, self.train_counts = data.class_names, data.class_counts.numpy()
-        files = FileOptions(config.data.size, config.data.resize, None, config.data.test_fraction)
+        own = config.data
+        files = FileOptions(own.size, own.resize, None, own.test_fraction, interpolation=own.interpolation)
         self.expected = Expected(data.class_names, data.in_shape, files)
         self.model: nn.Module = network.model.to(self.device).eval()
         self._network = network
@@ -113,7 +114,7 @@ class Predictor:
         weight, bias = (None if t is None else t.detach().float().cpu().numpy() for t in layer)
         if self._correction is None or _is_in_weights(self._correction, network.head):
             return weight, bias
-        if not _is_foldable(self._correction):
+        if not self._correction.foldable:
             return None, None  # the scores are not those of a linear layer
         folded = self._correction.fold(weight, bias)
         return folded[0].astype(np.float32), folded[1].astype(np.float32)
@@ -147,8 +148,7 @@ def load_run(folder: str | Path, *, device: str = "cpu") -> Predictor:
         raise InputError(f"the run in {place} is not finished; continue it: classgap train --resume --out {place}")
     last = stages_of(config)[-1].config
     data = _data_of(place)
-    plain = dataclasses.replace(last, teacher=None, model=dataclasses.replace(last.model, pretrained=False))
-    network = build_network(plain, data)
+    network = build_network(without_pretraining(last), data)
     try:
         network.model.load_state_dict(load_file(place / "model.safetensors"))
     except (RuntimeError, SafetensorError, OSError) as error:
@@ -207,8 +207,4 @@ def _load_criterion(folder: Path, network: Network) -> None:
 
 def _is_in_weights(correction: PostHocMethod, head: str) -> bool:
     """Whether the saved weights have the correction; see ``CorrectedTrainer.weights``."""
-    return head != "cosine" and _is_foldable(correction)
-
-
-def _is_foldable(correction: PostHocMethod) -> bool:
-    return type(correction)._fold is not PostHocMethod._fold
+    return head != "cosine" and correction.foldable

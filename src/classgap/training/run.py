@@ -12,6 +12,7 @@ from lightning_fabric import Fabric
 
 from classgap.checks import InputError
 from classgap.data import MEMORY_MB, TrainingData, default_workers, load_data
+from classgap.training.build import for_network
 from classgap.training.config import DataConfig, TrainConfig, read_run
 from classgap.training.epoch import read_log
 from classgap.training.folder import write_results, write_run
@@ -113,7 +114,7 @@ def start(
     fabric.launch()
     if workers is None and data is None:
         workers = default_workers(fabric.world_size)
-    sets = open_data(config.data, data, workers=workers, memory=memory)
+    sets = for_network(config.model, open_data(config.data, data, workers=workers, memory=memory))
     # Only the first process checks the folder, since it also changes it; the others get the result.
     problem = _problem_with(folder, config, resume) if fabric.is_global_zero else None
     if problem := fabric.broadcast(problem):

@@ -10,7 +10,6 @@ import functools
 import json
 import math
 import os
-import tempfile
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -25,8 +24,10 @@ from classgap.measure.render import page_tables as tables
 from classgap.measure.render import plot
 from classgap.measure.render.page_samples import page_samples
 from classgap.measure.render.plain import percent, points
+from classgap.measure.render.sections import sections
 from classgap.measure.statistics.groups import RANKINGS, THIRDS
 from classgap.measure.statistics.metrics import METRICS
+from classgap.writing import write
 
 if TYPE_CHECKING:
     import altair as alt
@@ -86,6 +87,7 @@ def render_audit(
     has_diagnoses = any(d.causes for d in report.diagnoses)
     margins = tables.margin_table(report)
     samples = page_samples(report)
+    more = sections(report)
     payload = {
         "tables": {
             "classes": tables.class_table(report),
@@ -94,7 +96,8 @@ def render_audit(
         }
         | ({"pairs": pairs} if has_pairs else {})
         | ({} if margins is None else {"margins": margins})
-        | samples.tables,
+        | samples.tables
+        | {part.key: tables.section_table(part) for section in more for part in section.listings},
         "diagnoses": [
             {"name": d.name, "causes": [_cause(c, report) for c in d.causes]} for d in report.diagnoses if d.causes
         ],
@@ -108,9 +111,10 @@ def render_audit(
         tiles=[_tile(report.metrics, name) for name in _TILES if name in report.metrics],
         rankings=[(name, RANKINGS[name]) for name in report.groups],
         has_pairs=has_pairs, pairs_note=pairs_note, has_diagnoses=has_diagnoses, has_margins=margins is not None,
-        more_figures=_figures(report, charts), samples=samples,
-        links=_links(why=has_diagnoses, confusions=has_pairs, figures=any(name in charts for name in _FIGURES),
-                     accuracy=True, mistakes="mistakes" in samples.tables, labels="labels" in samples.tables),
+        more_figures=_figures(report, charts), samples=samples, sections=more,
+        links=_links(slices=report.slices is not None, why=has_diagnoses, confusions=has_pairs, accuracy=True,
+                     figures=any(name in charts for name in _FIGURES), mistakes="mistakes" in samples.tables,
+                     labels="labels" in samples.tables),
         notes=(*report.notes, *samples.notes), confidence=report.confidence, seed=report.seed,
     )  # fmt: skip
 
@@ -245,7 +249,18 @@ def _significant_changes(comparison: Comparison) -> str:
 
 
 def _links(**present: bool) -> list[tuple[str, str]]:
-    order = ("accuracy", "changes", "why", "mistakes", "labels", "classes", "confusions", "figures", "numbers")
+    order = (
+        "accuracy",
+        "changes",
+        "why",
+        "mistakes",
+        "labels",
+        "slices",
+        "classes",
+        "confusions",
+        "figures",
+        "numbers",
+    )
     return [(name, name.capitalize()) for name in order if present.get(name, name in ("classes", "numbers"))]
 
 
@@ -265,7 +280,7 @@ def _page(template: str, payload: dict[str, Any], charts: Charts, path: Path | s
         vega=_vega(), version=classgap.__version__, figures=frozenset(specs), **context,
     )  # fmt: skip
     if path is not None:
-        Path(path).write_text(text, encoding="utf-8")
+        write(path, text)
     return text
 
 
@@ -299,10 +314,7 @@ def _vega() -> Markup:
     except OSError:
         script = _inline_script(vl_convert.javascript_bundle())  # type: ignore[call-arg]  # its type stub omits the default
     with contextlib.suppress(OSError):  # without a writable cache folder, the script is built again next time
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=folder, delete=False, encoding="utf-8") as partial:
-            partial.write(script)
-        os.replace(partial.name, kept)
+        write(kept, script)
     return script
 
 

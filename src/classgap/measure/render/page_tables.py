@@ -14,6 +14,7 @@ from classgap.measure.statistics.metrics import METRICS, label
 if TYPE_CHECKING:
     from classgap.measure.audit_report import AuditReport
     from classgap.measure.comparison import Change, Comparison
+    from classgap.measure.render.sections import Listing
     from classgap.predictions.confusion import Confusion
 
 Table = dict[str, Any]
@@ -269,6 +270,11 @@ def _listing(title: str, columns: Sequence[tuple[str, str, str]], rows: Sequence
         "columns": [{"key": key, "label": heading, "kind": kind, "help": ""} for key, heading, kind in columns],
         "data": data,
     }
+
+
+def section_table(part: Listing) -> Table:
+    """A table of an optional part of the report."""
+    return _listing(part.title, part.columns, part.rows)
 
 
 def group_table(report: AuditReport) -> Table:

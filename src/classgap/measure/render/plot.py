@@ -19,6 +19,7 @@ import numpy as np
 from classgap.checks import InputError, one_of
 from classgap.measure.diagnostics.geometry.embedding import Projection, embed
 from classgap.measure.diagnostics.margins import HISTOGRAM_BINS
+from classgap.writing import write
 
 if TYPE_CHECKING:
     from classgap.measure.audit_report import AuditReport
@@ -72,10 +73,8 @@ def save(chart: alt.TopLevelMixin, path: Path | str, *, theme: Theme = "light") 
     spec = chart.to_dict() | {"config": config}
     version = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
     if path.suffix == ".png":
-        path.write_bytes(vl_convert.vegalite_to_png(spec, vl_version=version, scale=2))
-    else:
-        path.write_text(vl_convert.vegalite_to_svg(spec, vl_version=version), encoding="utf-8")
-    return path
+        return write(path, vl_convert.vegalite_to_png(spec, vl_version=version, scale=2))
+    return write(path, vl_convert.vegalite_to_svg(spec, vl_version=version))
 
 
 def figures(result: AuditReport | Comparison) -> dict[str, alt.TopLevelMixin]:

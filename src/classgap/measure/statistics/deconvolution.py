@@ -75,6 +75,12 @@ def draw(mixture: Mixture, correct: Ints, support: Ints, size: int, rng: np.rand
     return np.asarray(mixture.atom[index])
 
 
+def expected_accuracy(mixture: Mixture, correct: Ints, support: Ints) -> Float64s:
+    """Posterior mean accuracy of each class."""
+    posterior = _likelihood(correct, support, mixture.atom) * mixture.weight
+    return np.asarray(posterior @ mixture.atom / posterior.sum(1))
+
+
 def corrected_values(
     correct: Ints,
     support: Ints,

@@ -133,6 +133,11 @@ class PostHocMethod(BaseEstimator):  # type: ignore[misc]
         """Norms ``(K,)`` by which corrected scores are divided to give margins; None to use the norms of the folded layer."""
         return None
 
+    @property
+    def foldable(self) -> bool:
+        """Whether the correction can be written into a linear layer."""
+        return type(self)._fold is not PostHocMethod._fold
+
     def fold(self, weight: Any, bias: ArrayLike | None = None) -> Any:
         """Write the correction into the last layer, so that it has no cost at inference.
 

@@ -70,6 +70,11 @@ def stages_of(config: TrainConfig) -> tuple[Stage, ...]:
     return method.stages(plain)
 
 
+def without_pretraining(config: TrainConfig) -> TrainConfig:
+    """The configuration of a network whose weights are loaded from its run: nothing is downloaded or trained for it."""
+    return dataclasses.replace(config, teacher=None, model=dataclasses.replace(config.model, pretrained=False))
+
+
 def plain_run(config: TrainConfig) -> TrainConfig:
     """``config`` with cross-entropy, every sample once per epoch, the linear head and the plain optimiser."""
     return dataclasses.replace(
@@ -134,7 +139,7 @@ def _given_teacher(config: TrainConfig, data: TrainingData) -> nn.Module:
     trained = read_run(folder)
     if trained is None or not has_results(folder):
         raise InputError(f"teacher={folder} must be the folder of a finished run, with run.json and model.safetensors")
-    network = build_network(dataclasses.replace(trained, teacher=None), data)
+    network = build_network(without_pretraining(trained), data)
     if network.experts:
         raise InputError(f"teacher={folder} holds several networks; a teacher must be a single one")
     try:

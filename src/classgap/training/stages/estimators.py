@@ -38,9 +38,9 @@ class CorrectedTrainer(Trainer):
         return self._corrected(scores, features), features
 
     def last_layer(self) -> tuple[Array | None, Array | None]:
+        if not self.estimator.foldable:
+            return None, None  # the scores are not those of a linear layer
         weight, bias = super().last_layer()
-        if type(self.estimator)._fold is PostHocMethod._fold:
-            return weight, bias
         new_weight, new_bias = self.estimator.fold(weight, bias)
         return new_weight.astype(np.float32), new_bias.astype(np.float32)
 
@@ -51,9 +51,12 @@ class CorrectedTrainer(Trainer):
         )
 
     def weights(self) -> dict[str, Tensor]:
-        """The network with the correction folded in; behind a cosine head, which has neither a bias nor rows of several
-        lengths, without: it then is in the files of the estimator, and in the predictions."""
-        if self.head == "cosine":
+        """The network with the correction folded in, or without it where its last layer cannot hold it.
+
+        A cosine head has neither a bias nor rows of several lengths, and some corrections depend on the features; the correction
+        then is in the files of the estimator, and in the predictions.
+        """
+        if self.head == "cosine" or not self.estimator.foldable:
             return super().weights()
         layer = dict(zip(("weight", "bias"), self.last_layer(), strict=True))
         head = {f"{self.model.layer}.{k}": torch.from_numpy(v) for k, v in layer.items() if v is not None}

@@ -405,6 +405,7 @@ def with_epochs(config: TrainConfig, epochs: int) -> TrainConfig:
     schedule = dataclasses.replace(
         config.schedule,
         warmup=config.schedule.warmup * share,
+        warmup_steps=round(config.schedule.warmup_steps * share),
         milestones=tuple(max(1, round(epoch * share)) for epoch in config.schedule.milestones),
     )
     params = {**config.method.params, **({"epochs": epochs} if "epochs" in config.method.params else {})}
@@ -421,6 +422,7 @@ def _second(config: TrainConfig, epochs: int, lr: float, sampler: str) -> TrainC
     """A later stage: its own length and learning rate, falling along a cosine."""
     return dataclasses.replace(
         with_epochs(config, epochs),
+        model=dataclasses.replace(config.model, wise=1.0),  # the weights it starts from are already a mean
         optim=dataclasses.replace(config.optim, lr=lr),
         schedule=ScheduleConfig(),
         sampler=PartConfig(sampler),

@@ -54,7 +54,9 @@ function cell(table, column, row) {
 const PAGE = 15, SHORT = 40;  // rows shown at first; a table of at most SHORT rows is shown as a whole
 
 function csv(table, order) {
-  const quote = (v) => (v === null ? "" : /[",\n\r]/.test(String(v)) ? `"${String(v).replaceAll('"', '""')}"` : String(v));
+  // A spreadsheet would run text that begins like a formula: an apostrophe in front makes it text.
+  const safe = (v) => (typeof v === "string" && /^[=+\-@\t\r]/.test(v) && isNaN(v) ? `'${v}` : String(v));
+  const quote = (v) => (v === null ? "" : /[",\n\r]/.test(safe(v)) ? `"${safe(v).replaceAll('"', '""')}"` : safe(v));
   const keys = Object.keys(table.data).filter((key) => key !== "picture");
   return [keys.join(","), ...order.map((row) => keys.map((key) => quote(table.data[key][row])).join(","))].join("\n");
 }

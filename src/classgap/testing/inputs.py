@@ -1,8 +1,11 @@
-"""How to call any registered loss: the inputs its declaration asks for. Used by the contract tests in one and two processes."""
+"""How to build and call any loss: what its declaration asks for, made up from a seed."""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -10,6 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from classgap import registry
+from classgap.checks import InputError
+from classgap.losses import ClassLoss
 
 CLASSES, WIDTH = 5, 8
 COUNTS = [40, 25, 15, 10, 10]
@@ -26,12 +31,12 @@ class Teacher(nn.Module):
         return self.head(inputs.float()), inputs
 
 
-def build(spec: registry.Method, *, classes: int = CLASSES, **params: Any) -> nn.Module:
+def build(spec: registry.Method, *, classes: int = CLASSES, **params: Any) -> ClassLoss:
     """The loss with what its constructor asks for."""
     wanted = inspect.signature(spec.cls).parameters
     shared = {"num_features": WIDTH, "class_counts": COUNTS[:classes], "num_samples": 64, "epochs": 10}
     given = {key: value for key, value in shared.items() if key in wanted and needed(spec, key, wanted)}
-    criterion: nn.Module = spec.build(num_classes=classes, **{**given, **params})
+    criterion: ClassLoss = spec.build(num_classes=classes, **{**given, **params})
     if "teacher" in spec.needs:
         criterion.bind_teacher(Teacher(classes))  # type: ignore[operator]
     if "head" in spec.needs:
@@ -45,12 +50,12 @@ def needed(spec: registry.Method, key: str, wanted: Any) -> bool:
 
 def inputs(
     spec: registry.Method,
-    criterion: nn.Module,
+    criterion: ClassLoss,
     *,
     samples: int = 12,
     classes: int = CLASSES,
     seed: int = 0,
-    dtype=torch.float32,
+    dtype: torch.dtype = torch.float32,
 ) -> dict[str, Any]:
     """A batch in the shape the method declares, with some classes more frequent than others."""
     generator = torch.Generator().manual_seed(seed)
@@ -72,16 +77,18 @@ def inputs(
     return batch
 
 
-def call(criterion: nn.Module, batch: dict[str, Any]) -> Tensor:
+def call(criterion: Callable[..., Tensor], batch: dict[str, Any]) -> Tensor:
     """As a training loop does: a teacher sees the inputs first."""
     batch = dict(batch)
     if "observed" in batch:
-        criterion.observe(batch.pop("observed"))  # type: ignore[operator]
+        criterion.observe(batch.pop("observed"))  # type: ignore[attr-defined]
     value: Tensor = criterion(**batch)
     return value
 
 
-def gradients(criterion: nn.Module, batch: dict[str, Any], weight: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
+def gradients(
+    criterion: Callable[..., Tensor], batch: dict[str, Any], weight: float = 1.0
+) -> tuple[Tensor, Tensor, Tensor]:
     """Value and gradients in logits and features (zeros where there is none) of ``weight`` times the loss."""
     batch = {
         **batch,
@@ -99,3 +106,41 @@ def gradients(criterion: nn.Module, batch: dict[str, Any], weight: float = 1.0) 
 
 def one_hot(target: Tensor, classes: int = CLASSES) -> Tensor:
     return F.one_hot(target, classes).float()
+
+
+def rows_of(batch: dict[str, Any], keep: Tensor) -> dict[str, Any]:
+    """The same rows of everything in a batch."""
+    return {key: value[keep] if torch.is_tensor(value) else value for key, value in batch.items()}
+
+
+def warmed(spec: registry.Method, **params: Any) -> ClassLoss:
+    """A loss that has seen a few batches, so that running state is not trivial."""
+    torch.manual_seed(0)
+    criterion = build(spec, **params)
+    for seed in range(3):
+        call(criterion, inputs(spec, criterion, seed=seed))
+    return criterion
+
+
+def snapshot(criterion: nn.Module) -> dict[str, Tensor]:
+    """A copy of the state."""
+    return {key: value.clone() for key, value in criterion.state_dict().items()}
+
+
+def assert_same_state(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
+    """Bit for bit; nan equals nan."""
+    assert a.keys() == b.keys()
+    for key in a:
+        assert torch.equal(a[key].nan_to_num(), b[key].nan_to_num()), f"the state {key!r} differs"
+
+
+@contextlib.contextmanager
+def refused(pattern: str) -> Iterator[None]:
+    """The block must raise an error whose text has this pattern."""
+    try:
+        yield
+    except (InputError, TypeError) as error:
+        text = str(error)
+    else:
+        raise AssertionError(f"an error with {pattern!r} was expected, but none was raised")
+    assert re.search(pattern, text), f"the error should contain {pattern!r}: {text}"

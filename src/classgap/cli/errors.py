@@ -1,0 +1,38 @@
+"""The one place that turns errors into a sentence on the command line."""
+
+from __future__ import annotations
+
+from classgap.checks import InputError, printable
+
+# Modules that only an extra installs, and the name of that extra.
+_EXTRAS = {
+    "torch": "torch",
+    "lightning_fabric": "torch",
+    "filelock": "torch",
+    "torchvision": "vision",
+    "timm": "vision",
+}
+
+
+def sentence_for(error: BaseException) -> str | None:
+    """What to print for an error that the user can do something about; None for a bug, which shows its traceback."""
+    if isinstance(error, InputError):
+        return _clean(str(error))
+    if isinstance(error, OSError):
+        place = "" if error.filename is None else f"{_text(error.filename)}: "
+        return _clean(f"{place}{error.strerror or error}")
+    if isinstance(error, MemoryError):
+        return "there is not enough memory" + (f" ({_clean(str(error))})" if str(error) else "")
+    if isinstance(error, ModuleNotFoundError):
+        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        return None if extra is None else f"this needs {error.name}: pip install 'classgap[{extra}]'"
+    return None
+
+
+def _text(name: object) -> str:
+    return name.decode(errors="backslashreplace") if isinstance(name, bytes) else str(name)
+
+
+def _clean(text: str) -> str:
+    """Without characters that a terminal would act on."""
+    return "\n".join(map(printable, text.split("\n")))

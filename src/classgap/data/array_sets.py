@@ -1,0 +1,218 @@
+"""Published sets that are arrays in memory: digits, MNIST, Fashion-MNIST, CIFAR. Also a user's own NumPy archive."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from classgap.checks import InputError
+from classgap.data.items import Array, FileOptions, Source
+
+CIFAR_PIXELS = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+FASHION_FOLDERS = ("FashionMNIST/raw", "/usr/share/datasets/fashion-mnist")  # the latter by Debian's package
+FASHION_CLASSES = "T-shirt/top,Trouser,Pullover,Dress,Coat,Sandal,Shirt,Sneaker,Bag,Ankle boot"
+_NPZ_ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+
+
+def digits(root: Path, options: FileOptions) -> Source:
+    """Handwritten digits of scikit-learn."""
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    images = np.round(bunch.images * (255 / 16)).astype(np.uint8)[:, None]
+    labels = bunch.target.astype(np.int64)
+    # The package publishes no split: 100 test images per class, drawn with a fixed seed.
+    rng = np.random.RandomState(0)
+    test = np.sort(np.concatenate([rng.permutation(np.flatnonzero(labels == k))[:100] for k in range(10)]))
+    train = np.setdiff1d(np.arange(len(labels)), test)
+    names = tuple(str(k) for k in range(10))
+    return _images("digits", images[train], labels[train], images[test], labels[test], names)
+
+
+# --- the IDX files of MNIST -------------------------------------------------------------------------------------------
+
+
+def mnist(root: Path, options: FileOptions) -> Source:
+    """Handwritten digits; flipping them changes what they show, so no augmentation is usual."""
+    return _idx_set("mnist", root / "MNIST" / "raw", tuple(str(k) for k in range(10)))
+
+
+def fashion_mnist(root: Path, options: FileOptions) -> Source:
+    """Clothes; also where Debian's package puts them."""
+    folder = next((root / folder for folder in FASHION_FOLDERS if (root / folder).is_dir()), root)
+    return _idx_set("fashion_mnist", folder, tuple(FASHION_CLASSES.split(",")), ("crop", "flip"))
+
+
+def _idx_set(name: str, folder: Path, class_names: tuple[str, ...], augment: tuple[str, ...] = ()) -> Source:
+    arrays = [
+        _read_idx(name, folder, f"{part}-{kind}-ubyte")
+        for part in ("train", "t10k")
+        for kind in ("images-idx3", "labels-idx1")
+    ]
+    x_train, y_train, x_test, y_test = arrays
+    for part, x, y in (("train", x_train, y_train), ("t10k", x_test, y_test)):
+        if len(x) != len(y):
+            raise InputError(f"{folder}: the {part} files have {len(x)} images, but {len(y)} labels; {_again(name)}")
+    return _images(name, x_train[:, None], y_train, x_test[:, None], y_test, class_names, augment=augment)
+
+
+def _read_idx(name: str, folder: Path, file: str) -> Array:
+    """An array in the IDX format: two zero bytes, type, rank, big-endian sizes, then the bytes."""
+    path = next((p for p in (folder / file, folder / f"{file}.gz") if p.is_file()), None)
+    if path is None:
+        raise InputError(f"{folder} lacks {file}[.gz]; {_again(name)}")
+    try:
+        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        rank = raw[3]
+        shape = np.frombuffer(raw, ">u4", count=rank, offset=4)
+        # A copy: torch wants arrays that can be written.
+        return np.frombuffer(bytearray(raw), np.uint8, offset=4 + 4 * rank).reshape(shape)
+    except (OSError, EOFError, ValueError, IndexError) as error:
+        raise InputError(f"{path} is damaged or cut off ({error}); {_again(name)}") from error
+
+
+def _again(name: str) -> str:
+    return f"remove the file and run `classgap data prepare {name}`"
+
+
+# --- CIFAR ------------------------------------------------------------------------------------------------------------
+
+
+def cifar10(root: Path, options: FileOptions) -> Source:
+    """CIFAR-10 in its version for Python."""
+    folder = root / "cifar-10-batches-py"
+    train = [_unpickle("cifar10", folder / f"data_batch_{i}") for i in range(1, 6)]
+    names = _unpickle("cifar10", folder / "batches.meta")["label_names"]
+    return _cifar("cifar10", train, [_unpickle("cifar10", folder / "test_batch")], "labels", names)
+
+
+def cifar100(root: Path, options: FileOptions) -> Source:
+    """CIFAR-100 in its version for Python, with its 100 fine labels."""
+    folder = root / "cifar-100-python"
+    train, test, meta = (_unpickle("cifar100", folder / file) for file in ("train", "test", "meta"))
+    return _cifar("cifar100", [train], [test], "fine_labels", meta["fine_label_names"])
+
+
+def cifar10_lt(root: Path, options: FileOptions) -> Source:
+    """The long tail of CIFAR-10."""
+    return dataclasses.replace(cifar10(root, options), name="cifar10_lt", profile="exponential")
+
+
+def cifar100_lt(root: Path, options: FileOptions) -> Source:
+    """The long tail of CIFAR-100."""
+    return dataclasses.replace(cifar100(root, options), name="cifar100_lt", profile="exponential")
+
+
+def _cifar(name: str, train: list[Any], test: list[Any], key: str, class_names: list[str]) -> Source:
+    arrays = []
+    for batches in (train, test):
+        arrays.append(np.concatenate([np.asarray(batch["data"]).reshape(-1, 3, 32, 32) for batch in batches]))
+        arrays.append(np.concatenate([np.asarray(batch[key]) for batch in batches]))
+    x_train, y_train, x_test, y_test = arrays
+    return _images(name, x_train, y_train, x_test, y_test, tuple(class_names), CIFAR_PIXELS, ("crop", "flip"))
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """A pickle of arrays, lists and texts; anything else in it is refused, since loading it could run code."""
+
+    _ALLOWED = frozenset({("_codecs", "encode"), ("numpy", "ndarray"), ("numpy", "dtype")})
+
+    def find_class(self, module: str, name: str) -> Any:
+        if name == "_reconstruct" and module in ("numpy.core.multiarray", "numpy._core.multiarray"):
+            return super().find_class("numpy._core.multiarray" if hasattr(np, "_core") else module, name)
+        if (module, name) in self._ALLOWED:
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"it holds {module}.{name}, which is no data")
+
+
+def _unpickle(name: str, path: Path) -> Any:
+    try:
+        with path.open("rb") as file:
+            return _ArraysOnly(file, encoding="latin1").load()
+    except FileNotFoundError as error:
+        raise InputError(f"{path} is missing; {_again(name)}") from error
+    except Exception as error:  # a damaged pickle raises whatever its bytes happen to mean
+        raise InputError(f"{path} is damaged or cut off ({error}); {_again(name)}") from error
+
+
+# --- a NumPy archive --------------------------------------------------------------------------------------------------
+
+
+def npz_source(name: str, path: Path) -> Source:
+    """A user's arrays: ``x_train``, ``y_train``, ``x_test``, ``y_test`` and optionally ``class_names``."""
+    try:
+        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as archive:
+            arrays = {key: archive[key] for key in archive.files}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(
+            f"{path} cannot be read as a NumPy archive without pickles ({error}); was it cut off?"
+        ) from error
+    missing = [key for key in _NPZ_ARRAYS if key not in arrays]
+    if missing:
+        raise InputError(
+            f"{path} lacks {', '.join(missing)} (it has {', '.join(arrays) or 'nothing'}); wanted are x_train and x_test, "
+            "images uint8 (N, H, W[, C]) or vectors (N, d), y_train and y_test, and optionally class_names"
+        )
+    x_train, y_train, x_test, y_test = (arrays[key] for key in _NPZ_ARRAYS)
+    for key, x, y in (("train", x_train, y_train), ("test", x_test, y_test)):
+        _check_pair(path, key, x, y)
+    if x_train.shape[1:] != x_test.shape[1:]:
+        raise InputError(f"{path}: x_train holds samples of {x_train.shape[1:]}, x_test of {x_test.shape[1:]}")
+    classes = int(max(y_train.max(), y_test.max())) + 1
+    names = tuple(str(n) for n in arrays.get("class_names", np.arange(classes)))
+    if len(names) < classes:
+        raise InputError(f"{path}: class_names has {len(names)} entries but labels go up to {classes - 1}")
+    if x_train.ndim == 2:
+        vectors = [x.astype(np.float32) for x in (x_train, x_test)]
+        return Source(name, vectors[0], _ints(y_train), vectors[1], _ints(y_test), names)
+    planes = [x[:, None] if x.ndim == 3 else x.transpose(0, 3, 1, 2) for x in (x_train, x_test)]
+    return _images(name, planes[0], y_train, planes[1], y_test, names)
+
+
+def _check_pair(path: Path, part: str, x: Array, y: Array) -> None:
+    if x.ndim not in (2, 3, 4) or (x.ndim > 2 and x.dtype != np.uint8):
+        raise InputError(
+            f"{path}: x_{part} must be images uint8 (N, H, W[, C]) or vectors (N, d), got {x.dtype} of shape {x.shape}"
+        )
+    if x.ndim == 2 and not np.isfinite(x).all():
+        raise InputError(f"{path}: x_{part} holds nan or infinite values; drop or repair those rows")
+    if y.ndim != 1 or len(y) != len(x) or len(y) == 0:
+        raise InputError(f"{path}: y_{part} must hold one label for each of the {len(x)} samples, got shape {y.shape}")
+    if not np.issubdtype(y.dtype, np.integer) or y.min() < 0:
+        raise InputError(f"{path}: y_{part} must hold class indices from 0, got {y.dtype} with minimum {y.min()}")
+
+
+def _images(
+    name: str,
+    x_train: Array,
+    y_train: Array,
+    x_test: Array,
+    y_test: Array,
+    class_names: tuple[str, ...],
+    pixels: tuple[tuple[float, ...], tuple[float, ...]] | None = None,
+    augment: tuple[str, ...] = (),
+) -> Source:
+    mean, std = pixels or _channel_statistics(x_train)
+    images = [np.ascontiguousarray(x) for x in (x_train, x_test)]
+    return Source(name, images[0], _ints(y_train), images[1], _ints(y_test), class_names, mean, std, augment)
+
+
+def _channel_statistics(images: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel on the scale [0, 1], from exact histograms."""
+    mean, std = [], []
+    values = np.arange(256) / 255
+    for channel in range(images.shape[1]):
+        share = np.bincount(images[:, channel].ravel(), minlength=256) / images[:, channel].size
+        mean.append(float(share @ values))
+        std.append(max(float(np.sqrt(share @ values**2 - mean[-1] ** 2)), 1 / 255))
+    return tuple(mean), tuple(std)
+
+
+def _ints(labels: Array) -> Array:
+    return np.asarray(labels, dtype=np.int64)

@@ -1,0 +1,137 @@
+"""Optional parts of a report (slices …), described once: page, terminal and Markdown show the same text and tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from classgap.measure.render.plain import percent, points
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from classgap.measure.audit_report import AuditReport
+    from classgap.measure.statistics.slices import SliceColumn
+
+SHOWN = 10  # rows of a table on the terminal and in Markdown
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A table: each column is (key, heading, kind); kinds are those of the page (text, int, share, points, number, flag).
+
+    ``terminal`` says whether the terminal shows the table too, as the page and the Markdown always do.
+    """
+
+    key: str
+    title: str
+    columns: tuple[tuple[str, str, str], ...]
+    rows: tuple[tuple[Any, ...], ...]
+    more: str = "rows"
+    terminal: bool = True
+
+    @property
+    def headings(self) -> tuple[str, ...]:
+        return tuple(heading for _, heading, _ in self.columns)
+
+    @property
+    def cells(self) -> list[tuple[str, ...]]:
+        """The first rows as text."""
+        kinds = [kind for _, _, kind in self.columns]
+        return [tuple(_text(value, kind) for value, kind in zip(row, kinds, strict=True)) for row in self.rows[:SHOWN]]
+
+    @property
+    def remark(self) -> str:
+        """How many rows are not shown; empty if none."""
+        left = len(self.rows) - SHOWN
+        return f"… and {left:,} more {self.more} in report.html and report.json" if left > 0 else ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """Text and tables of one part of a report; ``figures`` are (name, title, caption) of charts of the page."""
+
+    key: str
+    title: str
+    text: tuple[str, ...]
+    listings: tuple[Listing, ...]
+    figures: tuple[tuple[str, str, str], ...] = ()
+
+
+def sections(report: AuditReport) -> list[Section]:
+    """The optional parts that this report has."""
+    found = []
+    if report.slices is not None:
+        found += [_slices(column, number) for number, column in enumerate(report.slices.columns.values())]
+    return found
+
+
+def listing(
+    key: str,
+    title: str,
+    columns: Sequence[tuple[str, str, str]],
+    records: NDArray[np.void],
+    more: str,
+    *,
+    terminal: bool = True,
+) -> Listing:
+    """A table of the named fields of records."""
+    rows = zip(*(records[name].tolist() for name, _, _ in columns), strict=True)
+    return Listing(key, title, tuple(columns), tuple(rows), more, terminal)
+
+
+def _text(value: Any, kind: str) -> str:
+    if kind in ("share", "points"):
+        return percent(value) if kind == "share" else points(value)
+    if kind == "int":
+        return f"{value:,}"
+    if kind == "number":
+        return "–" if math.isnan(value) else f"{value:.2g}"
+    return ("yes" if value else "") if kind == "flag" else str(value)
+
+
+def _slices(column: SliceColumn, number: int) -> Section:
+    difference = (("difference", "difference", "points"), ("difference_low", "from", "points"),
+                  ("difference_high", "to", "points"), ("q_value", "q", "number"),
+                  ("significant", "significant", "flag"))  # fmt: skip
+    slices = (
+        ("name", column.name, "text"),
+        ("support", "samples", "int"),
+        ("accuracy", "accuracy", "share"),
+        *difference,
+    )
+    cells = (("class", "class", "text"), ("slice", column.name, "text"), ("support", "samples", "int"),
+             ("accuracy", "accuracy", "share"), ("corrected", "without sampling noise", "share"),
+             ("other_accuracy", "rest of the class", "share"), *difference)  # fmt: skip
+    gaps = (("name", "class", "text"), ("cells", "cells", "int"), ("worst_slice", "worst slice", "text"), ("gap", "gap", "share"),
+            ("gap_corrected", "without sampling noise", "share"), ("low", "from", "share"), ("high", "to", "share"),
+            ("q_value", "q", "number"), ("significant", "significant", "flag"))  # fmt: skip
+    per_class = column.per_class[column.per_class["cells"] > 1]
+    text = (
+        column.verdict,
+        "A difference is to the other slices of the same classes, in percentage points; q is the p-value after "
+        "Benjamini-Hochberg correction.",
+        *((f"{column.pooled[0].upper()}{column.pooled[1:]}.",) if column.pooled else ()),
+    )
+    return Section(
+        f"slices_{number}",
+        f"Slices by {column.name}",
+        text,
+        (
+            listing(f"slices_{number}", "Slices", slices, column.per_slice, "slices"),
+            listing(
+                f"cells_{number}",
+                "Classes within slices, worst first",
+                cells,
+                column.cells,
+                "cells",
+                terminal=column.real,
+            ),
+            listing(
+                f"slice_gaps_{number}", "Gap between the slices of a class", gaps, per_class, "classes", terminal=False
+            ),
+        ),
+    )

@@ -1,0 +1,207 @@
+"""Image and text classifiers of Hugging Face transformers, by name or from a folder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from classgap.checks import InputError
+from classgap.data.images import IMAGENET_PIXELS
+from classgap.heads import find_head
+from classgap.models.built import Built, Pixels, Shape, published
+from classgap.models.weights import load_weights, weights_file
+
+_POOLING = Path("1_Pooling") / "config.json"  # where sentence encoders say how tokens become a sentence
+
+
+class TextClassifier(nn.Module):
+    """A text network whose input is one tensor of token numbers (N, L), padded at the end."""
+
+    def __init__(self, network: nn.Module, padding: int) -> None:
+        super().__init__()
+        self.network, self.padding = network, padding
+
+    def forward(self, tokens: Tensor) -> Any:
+        """What the network returns for these texts; columns that hold nothing but padding are left out."""
+        mask = tokens != self.padding
+        if not torch.compiler.is_exporting():
+            longest = max(1, int(mask.sum(1).max()))
+            tokens, mask = tokens[:, :longest], mask[:, :longest]
+        return self.network(input_ids=tokens, attention_mask=mask.long())
+
+
+class SentenceClassifier(nn.Module):
+    """A sentence encoder, pooled as its folder says, and a linear layer."""
+
+    def __init__(self, encoder: Any, num_classes: int, *, mean: bool) -> None:
+        super().__init__()
+        self.encoder, self.mean = encoder, mean
+        self.head = nn.Linear(encoder.config.hidden_size, num_classes)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Logits."""
+        states = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        if self.mean:
+            mask = attention_mask.unsqueeze(-1).to(states.dtype)
+            pooled = (states * mask).sum(1) / mask.sum(1).clamp(min=1)
+        else:
+            pooled = states[:, 0]
+        logits: Tensor = self.head(pooled)
+        return logits
+
+
+def hf_model(name: str, num_classes: int, in_shape: Shape, pretrained: bool | str) -> Built:
+    """The classifier of the folder or Hub repository ``name``: of images where samples have three dimensions, of texts for one.
+
+    A folder of a sentence encoder (with ``1_Pooling``) becomes that encoder and a linear layer.
+
+    Args:
+        pretrained: ``True`` for the weights of the folder or repository; a tag is a revision of the repository; or a file.
+    """
+    transformers = _transformers()
+    config = _config(name, pretrained)
+    file = weights_file(pretrained)
+    download = bool(pretrained) and file is None
+    options = {"revision": pretrained} if isinstance(pretrained, str) and download else {}
+    if len(in_shape) == 1 and (pooling := _pooling(name)) is not None:
+        found = _sentence(transformers.AutoModel, name, config, download, num_classes, pooling)
+    else:
+        kind = "AutoModelForSequenceClassification" if len(in_shape) == 1 else "AutoModelForImageClassification"
+        found = _classifier(getattr(transformers, kind), name, config, download, num_classes, options)
+    if len(in_shape) == 1:
+        padding = config.pad_token_id
+        if padding is None:
+            raise InputError(f"model hf:{name} has no padding token (pad_token_id in its config.json)")
+        found = Built(TextClassifier(found.model, int(padding)), found.head_is_new, found.notes)
+    if file is not None:
+        loaded = load_weights(found.model, file)
+        return Built(found.model, loaded.head_is_new, loaded.notes)
+    return found
+
+
+def _classifier(auto: Any, name: str, config: Any, download: bool, num_classes: int, options: dict[str, Any]) -> Built:
+    from transformers.utils import logging
+
+    published_classes = int(config.num_labels)
+    config.num_labels = num_classes
+    try:
+        if not download:
+            return Built(auto.from_config(config))
+    except ValueError as error:
+        raise InputError(f"model hf:{name} has no classifier for these data: {_first(error)}") from error
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # a table of the weights that do not fit; said in one sentence below
+    try:
+        model, info = published(
+            f"the weights of hf:{name}",
+            lambda: auto.from_pretrained(
+                name,
+                config=config,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+                dtype=torch.float32,
+                **options,
+            ),
+        )
+    finally:
+        logging.set_verbosity(verbosity)
+    random = sorted(
+        {*info["missing_keys"], *(key[0] if isinstance(key, tuple) else key for key in info["mismatched_keys"])}
+    )
+    if not random:
+        return Built(model, head_is_new=False)
+    head = find_head(model)[0]
+    others = [key for key in random if not key.startswith(head)]
+    note = f"the weights of {name} have no head for {num_classes} classes (they have {published_classes}): it starts at random"
+    return Built(model, notes=(note + (f", and so do {', '.join(others[:3])}" if others else ""),))
+
+
+def _sentence(auto: Any, name: str, config: Any, download: bool, num_classes: int, pooling: dict[str, Any]) -> Built:
+    mean = bool(pooling.get("pooling_mode_mean_tokens"))
+    if not mean and not pooling.get("pooling_mode_cls_token"):
+        raise InputError(f"model hf:{name}: {_POOLING} asks for neither the mean of the tokens nor the first token")
+    options = {"add_pooling_layer": False} if config.model_type in ("bert", "roberta", "xlm-roberta") else {}
+    if download:
+        encoder = published(
+            f"the weights of hf:{name}", lambda: auto.from_pretrained(name, dtype=torch.float32, **options)
+        )
+    else:
+        encoder = auto.from_config(config, **options)
+    return Built(SentenceClassifier(encoder, num_classes, mean=mean))
+
+
+def tokens_of(name: str, texts: Sequence[str], length: int) -> Tensor:
+    """Token numbers (N, L) of texts by the tokenizer of a network, padded at the end; L is at most ``length``."""
+    transformers = _transformers()
+    tokenizer = published(f"the tokenizer of hf:{name}", lambda: transformers.AutoTokenizer.from_pretrained(name))
+    if tokenizer.pad_token_id is None:
+        raise InputError(f"the tokenizer of hf:{name} has no padding token; add one to its tokenizer_config.json")
+    tokenizer.padding_side = "right"
+    tokens: Tensor = tokenizer(
+        list(texts), padding="max_length", truncation=True, max_length=length, return_tensors="pt"
+    )["input_ids"]
+    return tokens
+
+
+def save_description(name: str, folder: Path) -> None:
+    """Write what is needed to build the network again, without its weights: configuration, tokenizer, pre-processing."""
+    transformers = _transformers()
+    folder.mkdir(parents=True, exist_ok=True)
+    _config(name, True).save_pretrained(folder)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for kind in ("AutoTokenizer", "AutoImageProcessor"):
+            try:
+                getattr(transformers, kind).from_pretrained(name).save_pretrained(folder)
+            except (
+                OSError,
+                ValueError,
+                KeyError,
+                TypeError,
+            ):  # an image network has no tokenizer, a text network no processor
+                continue
+    if (pooling := Path(name) / _POOLING).is_file():
+        (folder / _POOLING).parent.mkdir(exist_ok=True)
+        shutil.copy(pooling, folder / _POOLING)
+
+
+def hf_pixels(name: str) -> Pixels:
+    """Channel statistics that the images of the network are standardised with."""
+    transformers = _transformers()
+    try:
+        processor = transformers.AutoImageProcessor.from_pretrained(name)
+    except (OSError, ValueError):
+        return IMAGENET_PIXELS
+    return tuple(processor.image_mean), tuple(processor.image_std)
+
+
+def _config(name: str, pretrained: bool | str) -> Any:
+    transformers = _transformers()
+    place = Path(name).expanduser()
+    if place.is_dir() and not (place / "config.json").is_file():
+        raise InputError(f"model hf:{name}: the folder has no config.json, so it is no model of transformers")
+    return published(f"the configuration of hf:{name}", lambda: transformers.AutoConfig.from_pretrained(name))
+
+
+def _pooling(name: str) -> dict[str, Any] | None:
+    path = Path(name).expanduser() / _POOLING
+    return json.loads(path.read_text()) if path.is_file() else None
+
+
+def _first(error: Exception) -> str:
+    return str(error).strip().split("\n", 1)[0][:200]
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        raise InputError("hf: models need transformers; install it: pip install 'classgap[transformers]'") from error
+    return transformers

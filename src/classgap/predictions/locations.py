@@ -1,0 +1,104 @@
+"""Where prediction files are: paths and folders on this machine, and addresses in object stores."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from classgap.checks import InputError, printable
+
+Paths = Path | str | Sequence[Path | str]
+Location = Path | str
+"""A file on this machine, or the address (``s3://…``) of a file, a folder or a pattern with ``*`` in an object store."""
+_FORMATS = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".npz": "npz",
+    ".safetensors": "safetensors",
+}
+_TABLES = ("csv", "parquet")
+_DATABASES = (".duckdb", ".ddb", ".db")
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of one data set, and their common format.
+
+    ``partitioned`` says whether names of folders hold columns, as in ``site=A/part-0.parquet`` (Hive partitions).
+    """
+
+    files: tuple[Location, ...]
+    kind: str
+    partitioned: bool
+
+    @property
+    def is_table(self) -> bool:
+        return self.kind in _TABLES
+
+
+def is_address(path: Location) -> bool:
+    """Whether this is an address such as ``s3://bucket/file.parquet``, not a path on this machine."""
+    return isinstance(path, str) and "://" in path
+
+
+def is_pattern(path: Location) -> bool:
+    """Whether this is an address with ``*``. Paths on this machine are always literal."""
+    return is_address(path) and "*" in str(path)
+
+
+def find_files(paths: Paths) -> Files:
+    """The files in ``paths``, with folders replaced by their files."""
+    given = [paths] if isinstance(paths, (str, Path)) else list(paths)
+    if not given or any(str(path) in ("", ".") for path in given):
+        raise InputError(f"expected the path of a prediction file, got {[str(path) for path in given]}")
+    files: list[Location] = []
+    partitioned = False
+    for path in given:
+        parts = [_folder_pattern(str(path))] if is_address(path) else _files_in(Path(path))
+        below = [str(part)[len(str(path)) :] for part in parts]
+        partitioned |= any(is_pattern(part) for part in parts) or any("=" in os.path.dirname(part) for part in below)
+        files += parts
+    kinds = {_format(file) for file in files}
+    for file in files if kinds <= set(_TABLES) else ():
+        if "\ufffd" in os.fsencode(file).decode(errors="replace"):
+            raise InputError(f"the name of the file {printable(str(file))} is not UTF-8; rename the file")
+    if len(kinds) != 1:
+        raise InputError(
+            f"the files of one data set must have the same format, got {' and '.join(sorted(kinds)) or 'no file'}"
+        )
+    return Files(tuple(files), kinds.pop(), partitioned)
+
+
+def _folder_pattern(address: str) -> str:
+    """The address; that of a folder becomes a pattern for the Parquet files in it."""
+    return address if Path(address).suffix.lower() in _FORMATS else f"{address.rstrip('/')}/**/*.parquet"
+
+
+def _files_in(path: Path) -> list[Path]:
+    """The file itself, or the prediction files in this folder."""
+    if not path.exists():
+        raise InputError(f"there is no file {path}")
+    files = [path]
+    if path.is_dir():
+        files = [p for p in sorted(path.rglob("*")) if p.suffix.lower() in _FORMATS and p.name[0] not in "._"]
+        if not files:
+            raise InputError(f"folder {path} contains no prediction file ({', '.join(_FORMATS)})")
+    for file in files:
+        if file.suffix.lower() in _FORMATS and file.stat().st_size == 0:
+            raise InputError(f"{file} is an empty file; write the predictions again")
+    return files
+
+
+def _format(file: Location) -> str:
+    """The format of a file by its extension."""
+    ending = Path(file).suffix.lower()
+    if ending not in _FORMATS:
+        hint = "; select the columns of a DuckDB file with --sql" if ending in _DATABASES else ""
+        raise InputError(f"{file} has an unknown file extension; classgap reads {', '.join(_FORMATS)}{hint}")
+    if is_address(file) and _FORMATS[ending] not in _TABLES:
+        raise InputError(f"{file} must be a CSV or Parquet file; copy archives ({ending}) to this machine first")
+    return _FORMATS[ending]

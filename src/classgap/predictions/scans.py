@@ -1,0 +1,58 @@
+"""Tables in files and in object stores as lazy polars tables: nothing is read before the columns are known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from classgap.checks import InputError
+from classgap.predictions.columns import Columns, pick
+from classgap.predictions.locations import Files, Location, is_pattern
+
+
+def scan(source: Files, columns: Columns) -> pl.LazyFrame:
+    """One lazy table over all files."""
+    for file in source.files:
+        if isinstance(file, Path):
+            _check_content(file, source.kind)
+    files: Any = list(source.files)
+    patterns = any(is_pattern(file) for file in source.files)
+    if source.kind == "parquet":
+        return pl.scan_parquet(files, glob=patterns, hive_partitioning=source.partitioned or None)
+    separator = _separator(files[0], patterns)
+    header = pl.scan_csv(files[0], separator=separator, infer_schema=False, glob=patterns).collect_schema().names()
+    _refuse_duplicates(header, files[0])
+    labels = [pick("true", columns.true, header), pick("pred", columns.pred, header)]
+    labels += [columns.id, columns.path, columns.text, *columns.by]
+    # Labels stay text until all distinct labels are known: a column may begin with numbers and contain names later.
+    as_text = {name: pl.String() for name in labels if name in header}
+    return pl.scan_csv(files, separator=separator, schema_overrides=as_text, infer_schema_length=10_000, glob=patterns)
+
+
+def _check_content(file: Path, kind: str) -> None:
+    with file.open("rb") as handle:
+        head = handle.read(4096)
+    if (kind == "parquet") != (head[:4] == b"PAR1") or (kind == "csv" and b"\0" in head):
+        raise InputError(f"{file} ends in {file.suffix} but is not a {kind.upper()} file; check its content")
+
+
+def _separator(file: Location, pattern: bool) -> str:
+    """The separator (comma, semicolon or tab) that is most frequent in the first line."""
+    if isinstance(file, Path):
+        with file.open(encoding="utf-8", errors="replace") as text:
+            first_line = text.readline()
+    else:  # a separator that does not occur makes the whole line one column name
+        whole = pl.scan_csv(file, separator="\x01", quote_char=None, infer_schema=False, glob=pattern)
+        first_line = whole.collect_schema().names()[0]
+    return max(",;\t", key=first_line.count)
+
+
+def _refuse_duplicates(header: Sequence[str], file: Location) -> None:
+    """Polars adds ``_duplicated_0`` to the second column of a name, and one of the two would be used silently."""
+    for name in header:
+        original, marker, number = name.rpartition("_duplicated_")
+        if marker and number.isdecimal() and original in header:
+            raise InputError(f"{file} has two columns named {original!r}; rename or remove one of them")

@@ -1,0 +1,150 @@
+"""Where the command line finds tables: patterns, Hive partitions, an S3 server on this machine, a query on a DuckDB file."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from typer.testing import CliRunner
+
+from classgap import Columns, Predictions, audit, compare
+from classgap.checks import InputError
+from classgap.cli.app import app
+
+ROWS = pl.DataFrame({"label": ["ant", "bee", "bee", "cat"] * 25, "pred": ["ant", "bee", "cat", "cat"] * 25})
+OVERALL = 0.75
+
+
+def run(*arguments: object) -> Any:
+    """The report of the command as JSON."""
+    done = CliRunner().invoke(app, [*map(str, arguments), "--json"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def refused(*arguments: object) -> str:
+    """The error of the command."""
+    with pytest.raises(InputError) as caught:
+        CliRunner().invoke(app, [*map(str, arguments)], catch_exceptions=False, standalone_mode=False)
+    return str(caught.value)
+
+
+def test_patterns_only_where_no_file_has_that_name(tmp_path: Path) -> None:
+    for name in ("part-1.csv", "part-2.csv", "part-[12].csv"):
+        ROWS.write_csv(tmp_path / name)
+    assert run("audit", tmp_path / "part-*.csv")["num_samples"] == 300
+    assert run("audit", tmp_path / "part-[12].csv")["num_samples"] == 100  # a file of this name exists
+    assert "no file matches the pattern" in refused("audit", tmp_path / "none-*.csv")
+    with pytest.raises(InputError, match="there is no file"):
+        audit(tmp_path / "part-*.csv")  # in Python paths are literal
+
+
+def test_hive_partitions_are_columns(tmp_path: Path) -> None:
+    for site in ("Bonn", "Rome"):
+        (tmp_path / "run=1" / f"site={site}").mkdir(parents=True)
+        ROWS.write_parquet(tmp_path / "run=1" / f"site={site}" / "part-0.parquet")
+    (tmp_path / "_SUCCESS").touch()
+    found = Predictions.read(tmp_path, Columns(by=("site",)))
+    assert found.slice_counts()["site"].names == ("Bonn", "Rome")
+    assert found.num_samples == 200
+    by_label = Predictions.read(
+        tmp_path, Columns(true="site", pred="label"), class_names=["Bonn", "Rome", *"abc", "ant", "bee", "cat"]
+    )
+    assert by_label.confusion.support[:2].tolist() == [100, 100]
+    alone = tmp_path / "run=1" / "site=Bonn" / "part-0.parquet"
+    with pytest.raises(InputError, match="unknown column for --by 'site'"):
+        Predictions.read(alone, Columns(by=("site",)))  # a file given by its path is read as it is
+
+
+# ---------------------------------------------------------------- S3
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[Any]:
+    """An S3 server on this machine, and a function that writes an object. The environment holds address and credentials."""
+    boto3 = pytest.importorskip("boto3", reason="needs boto3, which writes the objects of this test")
+    moto = pytest.importorskip("moto.server", reason="needs moto[server], an S3 server for tests")
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    endpoint = "http://{}:{}".format(*server.get_host_and_port())
+    settings = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1",
+                "AWS_DEFAULT_REGION": "us-east-1", "AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": "true"}  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in settings.items():
+            patch.setenv(name, value)
+        client = boto3.client("s3")
+        client.create_bucket(Bucket="data")
+
+        def put(key: str, frame: pl.DataFrame) -> None:
+            body = io.BytesIO()
+            if key.endswith(".parquet"):
+                frame.write_parquet(body)
+            else:
+                frame.write_csv(body, separator=";")
+            client.put_object(Bucket="data", Key=key, Body=body.getvalue())
+
+        yield put
+    server.stop()
+
+
+def test_tables_in_an_object_store(bucket: Any) -> None:
+    for site in ("Bonn", "Rome"):
+        bucket(f"folder/site={site}/part.parquet", ROWS)
+    bucket("folder/_SUCCESS", ROWS)
+    bucket("rows.csv", ROWS)
+    assert run("audit", "s3://data/rows.csv")["metrics"]["overall"]["value"] == OVERALL
+    assert run("audit", "s3://data/folder/site=Bonn/part.parquet")["num_samples"] == 100
+    assert run("audit", "s3://data/folder/")["num_samples"] == 200
+    assert run("audit", "s3://data/folder")["num_samples"] == 200
+    assert run("audit", "s3://data/folder/*/part.parquet")["num_samples"] == 200
+    assert set(audit("s3://data/folder/", by="site").slices["site"].per_slice["name"]) == {"Bonn", "Rome"}  # type: ignore[index]
+    better = ROWS.with_columns(pred=pl.col("label"))
+    bucket("better.parquet", better)
+    change = run("compare", "s3://data/rows.csv", "s3://data/better.parquet")
+    assert change["metrics"]["overall"]["delta"]["value"] == 1 - OVERALL
+    sentence = refused("audit", "s3://data/none.parquet")
+    assert sentence.startswith("s3://data/none.parquet cannot be read")
+    assert sentence.endswith("check the address and your credentials")
+    assert "must be a CSV or Parquet file" in refused("audit", "s3://data/scores.npz")
+
+
+# ---------------------------------------------------------------- DuckDB
+
+
+def test_a_query_on_a_duckdb_file(tmp_path: Path) -> None:
+    duckdb = pytest.importorskip("duckdb", reason="needs duckdb, whose files this test queries")
+    file = tmp_path / "results.duckdb"
+    with duckdb.connect(str(file)) as connection:
+        arrow = ROWS.with_columns(split=pl.Series(["test", "train"] * 50)).to_arrow()
+        connection.register("arrow", arrow)
+        connection.sql("create table results as select * from arrow")
+    assert run("audit", file, "--sql", "select label, pred from results")["metrics"]["overall"]["value"] == OVERALL
+    counted = "select label, pred, count(*) as n from results group by all"
+    assert run("audit", file, "--sql", counted)["num_samples"] == 100
+    sliced = run("audit", file, "--sql", "from results", "--by", "split")
+    assert sliced["slices"]["columns"]["split"]["per_slice"]
+    assert "--sql" in refused("audit", file)
+    assert "failed" in refused("audit", file, "--sql", "select nothing from nowhere")
+    assert "failed" in refused("audit", file, "--sql", "drop table results")
+    assert "needs one DuckDB file" in refused("audit", file, file, "--sql", "from results")
+    assert "failed" in refused("audit", Path(__file__), "--sql", "from results")  # not a database
+
+
+# ---------------------------------------------------------------- ids
+
+
+def test_files_with_ids_are_joined_in_any_order(tmp_path: Path) -> None:
+    rows = ROWS.with_row_index("file")
+    rows.write_parquet(tmp_path / "before.parquet")
+    after = rows.with_columns(pred=pl.col("label")).sample(fraction=1, shuffle=True, seed=3)
+    after.write_csv(tmp_path / "after.csv")
+    found = compare(tmp_path / "before.parquet", tmp_path / "after.csv", columns=Columns(id="file"))
+    assert found.before[0].samples is None  # only counts were read
+    assert found.metrics["overall"].delta.value == 1 - OVERALL
+    np.testing.assert_array_equal(found.per_class["support"], [25, 50, 25])
