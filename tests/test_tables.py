@@ -234,7 +234,7 @@ GOOD = {"y_true": [0, 1], "y_pred": [0, 1]}
         ("a.parquet", {"y": [0, 1], "scores": [[0.5], [1.0, 2.0]]}, {}, "equal lengths, got 1 to 2"),
         ("a.npz", {"y_true": [0, 1], "y_pred": [0]}, {}, "'y_pred' must have one entry per sample .* 2, got 1"),
         ("a.npz", {"y_true": [[0, 1]], "y_pred": [0]}, {}, "one label per row.*argmax"),
-        ("a.npz", {"y_true": [0, 1], "scores": [0.5, 1]}, {}, "matrix of numbers"),
+        ("a.npz", {"y_true": [0, 1], "scores": ["a", "b"]}, {}, "matrix of numbers"),
         ("a.csv", GOOD, {"train_counts": [3]}, "one training count per class, 2, got 1"),
         ("a.csv", GOOD, {"train_counts": {"0": 3}}, "1 of 2 are missing .*'1'"),
         ("a.csv", GOOD, {"train_counts": [3, -1]}, "whole numbers"),

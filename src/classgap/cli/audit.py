@@ -41,6 +41,8 @@ def audit(
             rich_help_panel="How to measure",
         ),
     ] = None,
+    threshold: options.Threshold = None,
+    positive: options.Positive = None,
     confidence: options.Confidence = 0.95,
     seed: options.Seed = 0,
     fail_if: options.FailIf = None,
@@ -58,6 +60,7 @@ def audit(
     classgap audit logits.npz --out report
     classgap audit parts/ --true label --pred top1
     classgap audit test.csv --scores score_ --names classes.txt
+    classgap audit binary.csv --scores prob --threshold 0.3
     classgap audit s3://bucket/predictions/ --true label --pred top1
     classgap audit results.duckdb --sql "select label, pred from test"
     classgap audit test.csv --by site --by camera --fail-if "any slice worse"
@@ -81,6 +84,8 @@ def audit(
     read = Predictions.read if sql is None else partial(read_query, sql=sql)
     with working("reading predictions"):
         found = read(parts, columns, **known)
+    if threshold is not None or positive is not None:
+        found = found.at_threshold(0.5 if threshold is None else threshold, positive)
     with working("measuring"):
         baseline = None
         if reference is not None:

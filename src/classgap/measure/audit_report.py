@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from classgap.measure.diagnostics.causes.diagnosis import Diagnosis
     from classgap.measure.diagnostics.geometry.summary import Geometry
     from classgap.measure.diagnostics.margins import Margins
+    from classgap.measure.diagnostics.ranking import Ranking
+    from classgap.measure.diagnostics.threshold import Threshold
     from classgap.measure.statistics.slices import Slices
 
 SCHEMA_VERSION = 1
@@ -96,6 +98,8 @@ class AuditReport:
         homogeneity: Test of whether the differences between classes exceed sampling noise.
         verdict: The result of this test in one sentence.
         margin_levels: Output margins of the thirds and the angle of the classifier; None without scores and without a head.
+        ranking: With scores: area under the ROC curve and average precision of each class against all others.
+        threshold: Of two classes with scores: accuracy of both by threshold.
         slices: Accuracy per class and slice for every column given as ``by``; None without one.
         samples: The audited predictions; None if only counts were given.
         notes: Remarks, e.g. that a class has no samples.
@@ -113,10 +117,12 @@ class AuditReport:
     verdict: str
     margins: Margins | None = None
     calibration: Calibration | None = None
+    ranking: Ranking | None = None
     geometry: Geometry | None = None
     bounds: Bounds | None = None
     margin_levels: MarginLevels | None = None
     diagnoses: tuple[Diagnosis, ...] = ()
+    threshold: Threshold | None = None
     slices: Slices | None = None
     samples: Predictions | None = None
     notes: tuple[str, ...] = ()
@@ -221,7 +227,7 @@ class AuditReport:
         headlines = {name: asdict(self.metrics[name]) for name in HEADLINES}
         sections = {
             name: section.summary() if (section := getattr(self, name)) is not None else None
-            for name in ("margins", "calibration", "geometry", "bounds")
+            for name in ("margins", "calibration", "ranking", "geometry", "bounds")
         }
         tree: dict[str, Any] = json_ready(
             {
@@ -246,6 +252,7 @@ class AuditReport:
                 ],
                 "diagnoses": [asdict(diagnosis) for diagnosis in self.diagnoses],
                 **sections,
+                "threshold": None if self.threshold is None else self.threshold.to_dict(),
                 "slices": None if self.slices is None else self.slices.to_dict(),
                 "margin_levels": None if self.margin_levels is None else asdict(self.margin_levels),
                 "notes": list(self.notes),

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from classgap import checks
 from classgap.arrays import Ints, row_blocks
 from classgap.checks import InputError
+from classgap.predictions.binary import is_single, widen
 from classgap.predictions.confusion import Confusion
 from classgap.predictions.labels import check_names, printable_names, resolve_classes
 from classgap.predictions.predictions import DESCRIBING, PER_ROW, Predictions, ScoreKind
@@ -127,6 +128,10 @@ def encode(
                 f"{source.title(role)} must have one entry per sample like {source.title('y_true')}, {num_samples}, "
                 f"got {len(arrays[role])}"
             )
+    more: tuple[str, ...] = ()
+    single = "scores" in arrays and is_single(arrays["scores"])
+    if single:
+        arrays, names, more = widen(arrays, scores_kind, names, source.title("scores"))
     scores, kind = _scores(arrays, scores_kind)
     width = None if scores is None else scores.shape[1]
     roles = [role for role in ("y_true", "y_pred") if role in arrays]
@@ -134,6 +139,8 @@ def encode(
     classes, coders, notes = resolve_classes(distinct, names=names, width=width, option=source.names_option)
     codes = {role: coder(arrays[role]) for role, coder in zip(roles, coders, strict=True)}
     predicted, differing = _predicted(codes.get("y_pred"), scores)
+    if single and "y_pred" not in arrays:  # a probability of exactly 0.5 is positive, as everywhere with a threshold
+        predicted = (scores[:, 1] >= scores[:, 0]).astype(np.int64)  # type: ignore[index]
     features, weight, bias = _features_and_head(arrays, num_samples, len(classes))
     counts = arrays["train_counts"].ravel() if train_counts is None and "train_counts" in arrays else train_counts
     return Predictions(
@@ -148,7 +155,9 @@ def encode(
         margin_norms=arrays.get("margin_norms") if weight is not None else None,
         train_counts=_train_counts(counts, classes),
         columns=columns or {},
-        notes=(*notes, *differing),
+        positive=1 if single else None,
+        threshold=0.5 if single and "y_pred" not in arrays else None,
+        notes=(*notes, *more, *differing),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from classgap.checks import InputError, did_you_mean
+from classgap.predictions.binary import single_score_column
 from classgap.predictions.predictions import DESCRIBING
 
 _ALIASES = {
@@ -63,6 +64,8 @@ def find_columns(available: Sequence[str], columns: Columns, place: str) -> Foun
     """The columns of a table by role; ``place`` is the name of the table in error messages."""
     true, pred = pick("true", columns.true, available), pick("pred", columns.pred, available)
     scores, spelled = pick_wide("scores", columns.scores, available)
+    if pred is None and not scores and (single := single_score_column(available)) is not None:
+        scores = [single]
     features, _ = pick_wide("features", columns.features, available)
     require_labels(true is not None, pred is not None or bool(scores), place, available)
     count = _pick_count(columns, available)

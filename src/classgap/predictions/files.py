@@ -20,6 +20,7 @@ from classgap.arrays import Ints
 from classgap.checks import InputError
 from classgap.predictions.archives import Arrays, read_npz, read_safetensors
 from classgap.predictions.arrays import Source, encode, plain_column
+from classgap.predictions.binary import single_score_column
 from classgap.predictions.columns import Columns, pick, pick_samples, require_labels
 from classgap.predictions.locations import Files, Location, Paths, find_files, is_address
 from classgap.predictions.predictions import PER_ROW, Predictions
@@ -157,7 +158,11 @@ def _roles(arrays: Arrays, file: Path, columns: Columns) -> tuple[Arrays, Arrays
     } | {
         role: pick(role, None, available) for role in ("weight", "bias", "margin_norms", "train_counts", "class_names")
     }
+    if wanted["scores"] is None and wanted["y_pred"] is None:
+        wanted["scores"] = single_score_column(available)
     found = {role: arrays[name] for role, name in wanted.items() if name is not None}
+    if "scores" in found and found["scores"].ndim == 1:
+        found["scores"] = found["scores"][:, None]
     titles = {role: f"array {name!r}" for role, name in wanted.items() if name is not None}
     from_head = "scores" not in found and {"features", "weight"} <= found.keys()
     require_labels("y_true" in found, "y_pred" in found or "scores" in found or from_head, file, available)

@@ -54,6 +54,8 @@ class Predictions:
         margin_norms: ``(K,)`` norms of the last layer's rows before MARC was folded into it.
         train_counts: ``(K,)`` numbers of training samples per class.
         columns: ``(n,)`` arrays by name, as described above.
+        positive, threshold: Of two classes: the class whose score was given as one column, and the probability from which it
+            is predicted; None otherwise.
         counted: The confusion counts, if only counts are known; ``counted_by`` then has the counts of each column of slices.
         notes: How ambiguous input was read.
     """
@@ -69,6 +71,8 @@ class Predictions:
     margin_norms: NDArray[Any] | None = None
     train_counts: Ints | None = None
     columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    positive: int | None = None
+    threshold: float | None = None
     counted: Confusion | None = None
     counted_by: Mapping[str, SliceCounts] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -138,6 +142,22 @@ class Predictions:
         columns = {name: values[rows] for name, values in self.columns.items()}
         return replace(self, columns=columns, **chosen)
 
+    def at_threshold(self, threshold: float = 0.5, positive: str | None = None) -> Predictions:
+        """These predictions of two classes with ``positive`` predicted where its probability is at least ``threshold``.
+
+        Args:
+            threshold: From 0 to 1, also for logits.
+            positive: Name of the positive class, by default the second class. If the scores were given as one column, it is the
+                class whose score that is.
+        Example:
+            >>> found = Predictions.from_arrays([0, 1, 1], scores=[0.1, 0.4, 0.9])
+            >>> found.y_pred.tolist(), found.at_threshold(0.3).y_pred.tolist()
+            ([0, 0, 1], [0, 1, 1])
+        """
+        from classgap.predictions.binary import at_threshold
+
+        return at_threshold(self, threshold, positive)
+
     @classmethod
     def from_arrays(
         cls,
@@ -161,7 +181,8 @@ class Predictions:
         Args:
             y_true: True labels: class indices, names or booleans.
             y_pred: Predicted labels; by default the class with the highest score.
-            scores: ``(n, K)`` logits or probabilities, columns in class order.
+            scores: ``(n, K)`` logits or probabilities, columns in class order; of two classes also ``(n,)``, the scores of the
+                second.
             scores_kind: Kind of the scores. ``"auto"``: logits if a value lies outside [0, 1], otherwise probabilities.
             features: ``(n, d)`` inputs of the last layer.
             head: The last layer: its weight ``(K, d)``, a pair ``(weight, bias)``, or an object with both.

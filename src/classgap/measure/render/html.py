@@ -62,6 +62,11 @@ _FIGURES = {
         "Reliability",
         "Accuracy against confidence. Points below the diagonal are over-confident; larger points contain more samples.",
     ),
+    "precision_recall": (
+        "Precision and recall",
+        "Classes with the lowest average precision, each against all other classes, by the probability of the class. Large drops "
+        "on the left are other classes that the model confuses with it confidently.",
+    ),
     "embedding": (
         "The hardest classes and their most frequent errors",
         "Features in two dimensions by t-SNE: neighbourhoods are meaningful, distances between clusters are not. "

@@ -37,6 +37,17 @@ _COLUMNS: dict[str, tuple[str, str, str]] = {
     "precision": ("precision", "share", "share of the predictions of this class that are correct"),
     "f1": ("F1", "share", "harmonic mean of accuracy and precision"),
     "top5": ("top-5", "share", "share of the class's samples whose true class is among the five highest scores"),
+    "auc": (
+        "ROC AUC",
+        "share",
+        "probability that a sample of this class gets a higher probability of the class than a sample of another class",
+    ),
+    "average_precision": (
+        "average precision",
+        "share",
+        "area under the curve of precision by recall, by the probability of this class; a random ranking has the share of "
+        "samples of this class",
+    ),
     "output_margin": (
         "probability margin",
         "number",
@@ -159,10 +170,13 @@ def _all_missing(values: NDArray[Any]) -> bool:
 def class_table(report: AuditReport) -> Table:
     """Every class of an audit, worst first."""
     first = ("name", "accuracy", "group", "support", "train_count", "precision", "f1", "top5")
-    table = _records_table(report.per_class, ("low", "high"), first, "classes")
+    intervals = {"accuracy": ("low", "high")}
+    intervals |= {key: (f"{key}_low", f"{key}_high") for key in ("auc", "average_precision")}
+    hidden = [bound for pair in intervals.values() for bound in pair]
+    table = _records_table(report.per_class, hidden, first, "classes")
     for column in table["columns"]:
-        if column["key"] == "accuracy":
-            column["interval"] = ["low", "high"]
+        if column["key"] in intervals:
+            column["interval"] = list(intervals[column["key"]])
     return table | {"sort": {"key": "accuracy", "down": False}}
 
 
@@ -311,8 +325,8 @@ def metric_table(report: AuditReport) -> Table:
         for name, e in report.metrics.items()
     ]
     kinds = [_metric_kind(name) for name in report.metrics]
-    sections = {"margins": report.margins, "calibration": report.calibration, "geometry": report.geometry,
-                "bounds": report.bounds}  # fmt: skip
+    sections = {"margins": report.margins, "calibration": report.calibration, "ranking": report.ranking,
+                "geometry": report.geometry, "bounds": report.bounds}  # fmt: skip
     for title, section in sections.items():
         if section is not None:
             found = section.summary()
