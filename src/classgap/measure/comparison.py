@@ -167,9 +167,20 @@ class Comparison:
         Args:
             n: At most this many; None means all.
         """
+        import polars as pl
+
         from classgap.measure.confusion_changes import confusion_changes
 
-        return confusion_changes(self).head(n) if n is not None else confusion_changes(self)
+        return pl.DataFrame(
+            confusion_changes(self, n), schema_overrides=dict.fromkeys(("true", "predicted"), pl.String)
+        )
+
+    def _confused_pairs(self, n: int) -> list[dict[str, Any]]:
+        """:meth:`confusions` as plain data."""
+        from classgap.measure.confusion_changes import confusion_changes
+
+        columns = confusion_changes(self, n)
+        return [dict(zip(columns, pair, strict=True)) for pair in zip(*columns.values(), strict=True)]
 
     def to_dict(self) -> dict[str, Any]:
         """The comparison as plain data, ready for JSON (nan is None). ``docs/audit.md`` describes every key."""
@@ -194,7 +205,7 @@ class Comparison:
                     for ranking, changes in self.groups.items()
                 },
                 "per_class": records(self.per_class),
-                "confused_pairs": self.confusions(PAIRS_LISTED).to_dicts(),
+                "confused_pairs": self._confused_pairs(PAIRS_LISTED),
                 "notes": list(self.notes),
             }
         )
@@ -247,7 +258,7 @@ class Comparison:
         return [f"**{title}**{more}", markdown_table(head, rows)]
 
     def _markdown_confusions(self, count: int) -> list[str]:
-        pairs = self.confusions(count).to_dicts()
+        pairs = self._confused_pairs(count)
         if not pairs:
             return []
         rows = [

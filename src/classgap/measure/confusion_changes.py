@@ -10,23 +10,19 @@ import numpy as np
 from classgap.arrays import Float64s, Ints, divide
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from classgap.measure.audit_report import AuditReport
     from classgap.measure.comparison import Comparison
 
 
-def confusion_changes(comparison: Comparison) -> pl.DataFrame:
-    """All confused pairs, largest change first; see :meth:`Comparison.confusions`."""
-    import polars as pl
-
+def confusion_changes(comparison: Comparison, n: int | None) -> dict[str, list[Any]]:
+    """The columns of :meth:`Comparison.confusions`: at most ``n`` confused pairs, largest change first."""
     sides = [_confusions(side, comparison.classes) for side in (comparison.before, comparison.after)]
     pairs = np.unique(np.concatenate([keys for keys, _ in sides]))
     true, predicted = np.divmod(pairs, comparison.num_classes)
     counts = [np.bincount(np.searchsorted(pairs, keys), values, len(pairs)) for keys, values in sides]
     support = comparison.per_class["support"][true]
     change = counts[1] - counts[0]
-    order = np.lexsort((predicted, true, -(counts[0] + counts[1]), -np.abs(change)))
+    order = np.lexsort((predicted, true, -(counts[0] + counts[1]), -np.abs(change)))[:n]
     names = np.asarray(comparison.classes, dtype=object)
     columns: dict[str, Any] = {
         "true": names[true],
@@ -37,8 +33,7 @@ def confusion_changes(comparison: Comparison) -> pl.DataFrame:
         "share_before": divide(counts[0], support),
         "share_after": divide(counts[1], support),
     }
-    text = dict.fromkeys(("true", "predicted"), pl.String)
-    return pl.DataFrame({name: values[order] for name, values in columns.items()}, schema_overrides=text)
+    return {name: values[order].tolist() for name, values in columns.items()}
 
 
 def _confusions(reports: Sequence[AuditReport], classes: Sequence[str]) -> tuple[Ints, Float64s]:
