@@ -81,7 +81,7 @@ def fix(
         class_names=class_names,
         train_counts=train_counts,
     )
-    held_out = held_out_of(found)
+    held_out = held_out_of(found.without_weights("fix"))
     number("report_share", report_share, low=0.05, high=0.5)
     whole("seed", seed, low=0)
     whole("folds", folds, low=2)

@@ -28,6 +28,11 @@ _COLUMNS: dict[str, tuple[str, str, str]] = {
     "name": ("class", "text", "name of the class"),
     "group": ("third", "group", "third of classes by accuracy: easy, medium or hard"),
     "support": ("samples", "int", "number of test samples of this class"),
+    "effective_support": (
+        "effective samples",
+        "number",
+        "number of equally weighted samples with the same information about the accuracy of this class",
+    ),
     "train_count": ("training samples", "int", "number of training samples of this class"),
     "accuracy": (
         "accuracy",
