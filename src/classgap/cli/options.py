@@ -109,6 +109,33 @@ By = Annotated[
         rich_help_panel=_WHAT,
     ),
 ]
+SampleWeight = Annotated[
+    str | None,
+    typer.Option(
+        "--sample-weight",
+        metavar="COL",
+        help="Column or array with the weight of each sample.",
+        rich_help_panel=_WHAT,
+    ),
+]
+Threshold = Annotated[
+    float | None,
+    typer.Option(
+        "--threshold",
+        metavar="P",
+        help="Of two classes with scores: predict the positive class where its probability is at least P.",
+        rich_help_panel=_RUN,
+    ),
+]
+Positive = Annotated[
+    str | None,
+    typer.Option(
+        "--positive",
+        metavar="NAME",
+        help="Of two classes: name of the positive class, whose score a single score column holds. Default: the second class.",
+        rich_help_panel=_RUN,
+    ),
+]
 Count = Annotated[
     str | None,
     typer.Option(
