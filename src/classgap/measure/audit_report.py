@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from classgap.predictions import Confusion, Predictions
 
 if TYPE_CHECKING:
     import pandas as pd
+    import polars as pl
 
     from classgap.measure.diagnostics.bounds import Bounds
     from classgap.measure.diagnostics.calibration import Calibration
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 HEADLINES = ("overall", "balanced", "easy", "medium", "hard", "worst", "worst_decile", "gap")
-_PAIRS_LISTED = 100
+PAIRS_LISTED = 100
 
 
 @dataclass(frozen=True)
@@ -178,22 +180,48 @@ class AuditReport:
         """Highest minus lowest observed class accuracy; ``metrics["gap_corrected"]`` is corrected for sampling noise."""
         return self.metrics["gap"]
 
-    def suspected_labels(self, below: float = 0.1) -> NDArray[np.int64]:
-        """Rows of the samples whose label is probably wrong, most suspicious first; needs scores of held-out data.
+    def mistakes(self, class_name: str | None = None, n: int | None = 20) -> pl.DataFrame:
+        """The misclassified samples, worst first, as a polars table.
+
+        Columns: ``row`` (from 0), ``id``, ``true``, ``predicted``, ``margin`` (probability of the true class minus the largest
+        probability of another class), ``cause`` (kind of the suspected cause in :attr:`diagnoses`; empty if there is none),
+        ``probability_true``, ``probability_predicted``, ``path`` and ``text``; what was not given is left out. They are sorted
+        by margin, or without scores by the accuracy of their class.
+
+        Args:
+            class_name: Only samples of this true class.
+            n: At most this many; None means all.
+        Example:
+            >>> from classgap import audit
+            >>> report = audit(["cat", "cat", "dog"], ["cat", "dog", "dog"], ids=["a.png", "b.png", "c.png"])
+            >>> report.mistakes().row(0)
+            (1, 'b.png', 'cat', 'dog', '')
+        """
+        from classgap.measure.samples import mistakes
+
+        return mistakes(self, class_name, n)
+
+    def mislabelled(self, below: float = 0.1) -> pl.DataFrame:
+        """The samples whose label is probably wrong, most suspicious first, as a polars table; needs scores of held-out data.
+
+        Columns: ``row`` (from 0), ``id``, ``label``, ``suggested`` (the class of which the model is confident instead),
+        ``probability_label``, ``probability_suggested``, ``path`` and ``text``; what was not given is left out.
 
         Args:
             below: A label is suspect if the model gives it at most this share of the mean probability for its class, and
                 gives another class at least ``1 - below`` of the mean probability for that class. A larger value lists more of
                 the wrong labels (recall) but also more correct ones (precision); ``docs/audit.md`` has both rates.
         """
-        from classgap.checks import InputError
-        from classgap.measure.diagnostics.causes.mislabelled import suspected_labels
+        from classgap.measure.samples import mislabelled
 
-        samples = self.samples
-        if samples is None or samples.scores is None:
-            raise InputError("suspected_labels needs scores; pass scores= (logits or probabilities) to audit")
-        kind: Any = samples.scores_kind
-        return suspected_labels(samples.scores, samples.y_true, self.num_classes, kind, below=below)
+        return mislabelled(self, below)
+
+    @cached_property
+    def suspects(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Rows of :meth:`mislabelled` and the suggested class of each; computed once, empty without scores."""
+        from classgap.measure.samples import suspects
+
+        return suspects(self)
 
     @property
     def weighted(self) -> bool:
@@ -247,7 +275,7 @@ class AuditReport:
                 "per_class": records(self.per_class),
                 "confused_pairs": [
                     asdict(pair) | {"true": self.classes[pair.true], "predicted": self.classes[pair.predicted]}
-                    for pair in self.confusion.worst_pairs(_PAIRS_LISTED)
+                    for pair in self.confusion.worst_pairs(PAIRS_LISTED)
                 ],
                 "diagnoses": [asdict(diagnosis) for diagnosis in self.diagnoses],
                 **sections,

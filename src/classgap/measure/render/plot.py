@@ -49,6 +49,7 @@ def theme_config(theme: Theme) -> dict[str, Any]:
         | {
             "labelColor": faint, "titleColor": faint, "gridColor": grid, "domainColor": grid, "tickColor": grid,
             "titleFontWeight": "normal", "labelFontSize": 11, "titleFontSize": 12, "labelLimit": 150,
+            "labelOverlap": "greedy", "labelSeparation": 6, "labelFlush": False,
         },
         "legend": text
         | {

@@ -154,8 +154,8 @@ def _sets(report: AuditReport, found: PredictionSetReport) -> Section:
     text = (
         f"A prediction set holds all classes that are probable enough, so that the true class is in it for {level} of the "
         f"samples. With one threshold for all classes the sets have {numbers['common_set_size']:.1f} classes on average, but the "
-        f"class that is covered least is in its set only in {percent(numbers['common_set_lowest_coverage'])}. With one threshold per "
-        f"class every class is promised {level}; the sets have {numbers['class_set_size']:.1f} classes on average.",
+        f"class that is covered least is in its set only in {percent(numbers['common_set_lowest_coverage'])}. With one threshold "
+        f"per class every class is promised {level}; the sets have {numbers['class_set_size']:.1f} classes on average.",
         "Thresholds are set on one half of the samples and evaluated on the other half, and the other way round.",
     )
     table = Listing(
