@@ -59,9 +59,9 @@ time, and a smaller spread of the tail class three times:
 
 ![Decision regions and two-dimensional embeddings of cross-entropy, logit adjustment and ELM](images/two_moons.png)
 
-With `--devices N` losses, samplers, stages and teachers give the results of one process, with three exceptions: BatchNorm
-computes its statistics in each process, `elm` forms pairs within a process unless `method.gather=true`, and a last batch with
-fewer than two samples per process is left out.
+With `--devices N` losses, samplers, stages and teachers give the results of one process: pairs form across processes, and
+class statistics are those of the whole batch. BatchNorm computes its statistics in each process, and dropout draws other
+numbers (see [Many devices](many_devices.md)).
 
 **Cost** is the CPU time of a training step as a multiple of cross-entropy's, on a ResNet-20 with {batch} images of 32 × 32 and
 {classes} classes (`benchmarks/methods_cost.py`, {cpu}, one thread); differences of 0.1 are noise. On larger networks, methods

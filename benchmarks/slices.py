@@ -89,8 +89,8 @@ def supports(setting: Setting, rng: np.random.Generator) -> np.ndarray:
 
 
 def simulate(setting: Setting, rounds: int) -> dict[str, Any]:
-    """False claims and coverage in one setting; a third of the rounds where slices have an effect."""
-    rounds = rounds if setting.effect == "none" else max(1, rounds // 3)
+    """False claims and coverage in one setting; a third of the rounds where slices have an effect or classes are many."""
+    rounds = max(1, rounds // (1 if setting.effect == "none" else 3) // (3 if setting.num_classes > 10 else 1))
     rng = np.random.default_rng(setting.seed)
     names = tuple(f"s{s}" for s in range(setting.num_slices))
     classes = [f"c{k}" for k in range(setting.num_classes)]

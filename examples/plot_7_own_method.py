@@ -63,6 +63,12 @@ classgap.compare(reports["cross-entropy"], reports["own"])
 print(EntropyBonusLoss.method.space)
 
 # %%
+# Use it on the command line
+# --------------------------
+# ``classgap new-method my_loss`` writes such a file. With ``--plugin my_loss.py`` the verbs ``train``, ``tune``, ``bench`` and
+# ``methods`` know its methods. ``python -m pytest -p my_loss --pyargs classgap.testing -k my_loss`` runs the checks that every
+# loss of classgap passes: gradients, half precision, ``torch.compile``, ignored samples, resuming and others.
+#
 # Make it installable
 # -------------------
 # So that ``classgap train --set method=confidence_penalty`` finds a method, a package names it as an entry point. The folder

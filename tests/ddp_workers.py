@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 from datetime import timedelta
 from pathlib import Path
@@ -15,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from classgap import registry
 from classgap.optim import SAM
-from classgap.testing.inputs import build, call, inputs
+from classgap.testing.inputs import build, call, gradients, inputs
 from waiting import LOOPBACK, SECONDS
 
 JOINT = ("center", "range", "spreadout", "cmic", "supcon", "bcl", "dro_lt", "gml", "ncl", "lff")
@@ -67,11 +68,34 @@ def sam_training(rank: int | None, sync: bool) -> dict[str, torch.Tensor]:
     return {name.removeprefix("module."): p.detach().clone() for name, p in model.named_parameters()}
 
 
-def worker(rank: int, folder: str) -> None:
+def join_ranks(rank: int, folder: str) -> None:
     os.environ.update(GLOO_SOCKET_IFNAME=LOOPBACK)
     torch.set_num_threads(1)
     store = dist.FileStore(str(Path(folder) / "store"), 2)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=SECONDS))
+
+
+def compiled_worker(rank: int, folder: str, name: str) -> None:
+    """A compiled loss gives what it gives uncompiled, with another number of rows at every step and on every rank."""
+    join_ranks(rank, folder)
+    spec = registry.get("loss", name)
+    torch.manual_seed(0)
+    criterion = build(spec)
+    plain = copy.deepcopy(criterion)
+    compiled = torch.compile(criterion, backend="aot_eager")
+    for step, size in enumerate((7, 9, 6, 11, 12)):
+        batch = inputs(spec, criterion, seed=step)
+        views = len(batch["target"]) // SAMPLES
+        mine = slice(size) if rank == 0 else slice(size, None)
+        rows = torch.arange(views * SAMPLES).view(views, SAMPLES)[:, mine].flatten()
+        part = {key: value[rows] if torch.is_tensor(value) else value for key, value in batch.items()}
+        for value, wanted in zip(gradients(compiled, part), gradients(plain, part), strict=True):
+            torch.testing.assert_close(value, wanted, rtol=1e-4, atol=1e-5)
+    dist.destroy_process_group()
+
+
+def worker(rank: int, folder: str) -> None:
+    join_ranks(rank, folder)
     results = {name: joint_gradients(name, rank) for name in JOINT}
     results |= {f"sam-{sync}": sam_training(rank, sync) for sync in (True, False)}
     torch.save(results, Path(folder) / f"{rank}.pt")

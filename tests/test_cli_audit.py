@@ -87,6 +87,7 @@ def test_out_writes_everything(run: Run, tmp_path: Path) -> None:
         "max_distances",
         "reliability",
         "embedding",
+        "precision_recall",
     )
     expected = {f"figures/{name}.{ending}" for name in figures for ending in ("png", "svg")}
     assert written == expected | {"report.html", "report.md", "report.json"}

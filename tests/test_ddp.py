@@ -40,3 +40,9 @@ def test_sam_without_synchronised_first_pass_keeps_processes_together(ranks):
     alone = ddp_workers.sam_training(None, sync=True)
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert not all(torch.allclose(first[name], alone[name], atol=1e-6) for name in first)  # each climbed its own way
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mr2", "elm", "supcon", "fair_dro"])
+def test_compiled_losses_join_ranks_with_different_numbers_of_rows(name, tmp_path):
+    mp.spawn(ddp_workers.compiled_worker, args=(str(tmp_path), name), nprocs=2, join=True)

@@ -15,7 +15,16 @@ from classgap.measure.diagnostics.geometry.embedding import embed, hard_and_conf
 from classgap.measure.render import plot
 from reports import HOSTILE, comparison, full_report, label_report
 
-ALL = {"accuracy_by_class", "worst_pairs", "spread_accuracy", "margins", "max_distances", "reliability", "embedding"}
+ALL = {
+    "accuracy_by_class",
+    "worst_pairs",
+    "spread_accuracy",
+    "margins",
+    "max_distances",
+    "reliability",
+    "embedding",
+    "precision_recall",
+}
 
 
 def rows(chart: Any) -> list[dict[str, Any]]:

@@ -234,7 +234,7 @@ GOOD = {"y_true": [0, 1], "y_pred": [0, 1]}
         ("a.parquet", {"y": [0, 1], "scores": [[0.5], [1.0, 2.0]]}, {}, "equal lengths, got 1 to 2"),
         ("a.npz", {"y_true": [0, 1], "y_pred": [0]}, {}, "'y_pred' must have one entry per sample .* 2, got 1"),
         ("a.npz", {"y_true": [[0, 1]], "y_pred": [0]}, {}, "one label per row.*argmax"),
-        ("a.npz", {"y_true": [0, 1], "scores": [0.5, 1]}, {}, "matrix of numbers"),
+        ("a.npz", {"y_true": [0, 1], "scores": ["a", "b"]}, {}, "matrix of numbers"),
         ("a.csv", GOOD, {"train_counts": [3]}, "one training count per class, 2, got 1"),
         ("a.csv", GOOD, {"train_counts": {"0": 3}}, "1 of 2 are missing .*'1'"),
         ("a.csv", GOOD, {"train_counts": [3, -1]}, "whole numbers"),
@@ -367,7 +367,7 @@ def test_scores_from_a_head_in_small_integers(tmp_path: Path) -> None:
     features, weight = np.array([[100, 0], [0, 100]], np.int8), np.array([[100, 0], [0, 100]], np.int8)
     found = Predictions.read([archive(tmp_path / "a.npz", y_true=np.arange(2), features=features, weight=weight)])
     assert found.scores.tolist() == [[1e4, 0.0], [0.0, 1e4]]  # type: ignore[union-attr]
-    with pytest.raises(InputError, match="bias must be 2 numbers"):
+    with pytest.raises(InputError, match=r"'bias' .* must hold one number per class"):
         Predictions.read(
             [archive(tmp_path / "b.npz", y_true=np.arange(2), features=features, weight=weight, bias=np.zeros((2, 2)))]
         )

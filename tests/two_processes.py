@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from datetime import timedelta
 from pathlib import Path
@@ -12,26 +11,15 @@ import torch
 import torch.distributed as dist
 
 from classgap import registry
-from classgap.losses import ClassLoss
-from classgap.testing.inputs import build, gradients, inputs
+from classgap.testing.inputs import build, call, gradients, inputs
 from waiting import LOOPBACK, SECONDS
 
 SPLITS = ([7, 5], [9, 3], [12, 0], [4, 8])
 
 
-PAIRS_ACROSS_RANKS = ("mr2", "mr2_published", "mr2_released", "compact_logits")
-
-
-def is_mean_over_samples(spec: registry.Method) -> bool:
-    """Whether the batch loss is the mean of per-sample losses, given shared state, also of pairs that cross ranks."""
-    gathers = spec.name in PAIRS_ACROSS_RANKS or "gather" in inspect.signature(spec.cls).parameters
-    return spec.cls.compute is ClassLoss.compute or gathers
-
-
 def options(spec: registry.Method) -> dict[str, Any]:
-    found: dict[str, Any] = {"gather": True} if "gather" in inspect.signature(spec.cls).parameters else {}
     # Random scores are mostly wrong: a small weight of the pull would hardly show.
-    return found | ({"lam": 50.0} if spec.name == "compact_logits" else {})
+    return {"lam": 50.0} if spec.name == "compact_logits" else {}
 
 
 def run(spec: registry.Method, rank: int | None) -> dict[str, Any]:
@@ -49,11 +37,24 @@ def run(spec: registry.Method, rank: int | None) -> dict[str, Any]:
         torch.manual_seed(step)
         # The mean over all samples, as a sum over ranks: gradients that cross ranks carry the weight of the rank they come from.
         _, by_logits, by_features = gradients(criterion, part, weight=size / 12)
-    return {"state": criterion.state_dict(), "logits": by_logits, "features": by_features}
+    return {"state": criterion.state_dict(), "logits": by_logits, "features": by_features, "rows": rows}
 
 
 def run_alone(spec: registry.Method) -> dict[str, Any]:
     return run(spec, None)
+
+
+def run_on_one_rank(spec: registry.Method) -> torch.Tensor:
+    """What a rank gets that calls a loss while the others do not."""
+    criterion = build(spec)
+    batch = inputs(spec, criterion)
+    values = [call(criterion.eval(), batch)]
+    criterion.train()
+    with torch.no_grad():
+        values.append(call(criterion, batch))
+    with criterion.frozen():
+        values.append(call(criterion, batch).detach())
+    return torch.stack(values).detach()
 
 
 def worker(rank: int, world: int, folder: str) -> None:
@@ -63,4 +64,6 @@ def worker(rank: int, world: int, folder: str) -> None:
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=SECONDS))
     for spec in registry.methods("loss"):
         torch.save(run(spec, rank), Path(folder) / f"{spec.name}-{rank}.pt")
+        if rank == 0:
+            torch.save(run_on_one_rank(spec), Path(folder) / f"{spec.name}-alone.pt")
     dist.destroy_process_group()

@@ -1,8 +1,11 @@
 """A loss outside of classgap: one file, one declaration."""
 
+from typing import Unpack
+
 from torch import Tensor
 
-from classgap.losses import ClassLoss, LossBatch
+from classgap.checks import number
+from classgap.losses import ClassLoss, LossBatch, LossOptions
 from classgap.registry import Float, method
 
 
@@ -29,9 +32,9 @@ class ConfidencePenaltyLoss(ClassLoss):
     Reference: Pereyra et al., *Regularizing Neural Networks by Penalizing Confident Output Distributions*, 2017.
     """
 
-    def __init__(self, num_classes: int, *, beta: float = 0.1) -> None:
-        super().__init__(num_classes)
-        self.beta = beta
+    def __init__(self, num_classes: int, *, beta: float = 0.1, **options: Unpack[LossOptions]) -> None:
+        super().__init__(num_classes, **options)  # weight, reduction, ignore_index, label_smoothing
+        self.beta = number("beta", beta, low=0.0)
 
     def per_sample(self, batch: LossBatch) -> Tensor:
         log_p = batch.logits.log_softmax(dim=1)

@@ -181,7 +181,7 @@ def _state_kept(module: nn.Module) -> Iterator[None]:
     """Freezes a loss of this package; restores the running statistics of any other module afterwards."""
     frozen = getattr(module, "frozen", None)
     if callable(frozen):
-        with frozen():
+        with frozen(across_ranks=True):
             yield
         return
     saved = [(buffer, buffer.clone()) for buffer in module.buffers()]

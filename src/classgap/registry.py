@@ -12,6 +12,10 @@ module is imported when the method is asked for by name, or when all methods of 
 
     [project.entry-points."classgap.methods.loss"]
     my_loss = "my_package.my_module:MyLoss"
+
+A method in a single file needs no package: ``classgap train --plugin my_loss.py``, :func:`load_plugin`, or the environment
+variable ``CLASSGAP_PLUGINS`` with one or more files, separated as in ``PATH``. A recipe or a suite may declare methods too, or
+import a file that does. Processes started from this one, such as the workers of ``classgap bench``, know all of them.
 """
 
 from __future__ import annotations
@@ -19,13 +23,18 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import os
+import sys
+import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
+from pathlib import Path
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from classgap.checks import InputError, did_you_mean
+from classgap.scripts import load_script
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -58,6 +67,8 @@ _HOMES: Mapping[Kind, str] = MappingProxyType(
         "mix": "classgap.data",
     }
 )
+
+PLUGINS = "CLASSGAP_PLUGINS"  # environment variable
 
 C = TypeVar("C", bound=Callable[..., Any])
 
@@ -133,6 +144,7 @@ class Method:
 
 
 _METHODS: dict[tuple[Kind, str], Method] = {}
+_PLUGINS: dict[Path, ModuleType | None] = {}  # None while the file is being run
 
 
 def method(
@@ -193,6 +205,53 @@ def _load(kind: Kind) -> None:
         if error.name != "torch":
             raise
         raise InputError(f"{kind} methods need PyTorch: pip install 'classgap[torch]'") from error
+    for file in filter(None, os.environ.get(PLUGINS, "").split(os.pathsep)):
+        load_plugin(file)
+
+
+def add_plugin(path: str | Path) -> None:
+    """Let this process, and those it starts, load the methods of a Python file when methods are first asked for."""
+    file = Path(path).resolve()
+    if not file.is_file() or file.suffix != ".py":
+        raise InputError(f"plugin {path} must be an existing Python file ending in .py")
+    known = list(filter(None, os.environ.get(PLUGINS, "").split(os.pathsep)))
+    os.environ[PLUGINS] = os.pathsep.join(dict.fromkeys([*known, str(file)]))
+
+
+def load_plugin(path: str | Path) -> None:
+    """Load the methods that a Python file declares with ``@method``; processes started from this one know them too.
+
+    Example:
+        >>> load_plugin("my_loss.py")  # doctest: +SKIP
+        >>> classgap.train(settings=["method=my_loss"])  # doctest: +SKIP
+    """
+    add_plugin(path)
+    file = Path(path).resolve()
+    if file in _PLUGINS:
+        return
+    taken = sys.modules.get(file.stem)
+    if taken is not None and getattr(taken, "__file__", None) == str(file):
+        _PLUGINS[file] = taken  # imported already, under the name that its neighbours import it by
+        return
+    _PLUGINS[file] = None
+    try:
+        _PLUGINS[file] = load_script(file, "plugin", file.stem if taken is None else f"classgap_plugin_{file.stem}")
+    except Exception as error:  # whatever the code of the user raises
+        del _PLUGINS[file]
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+        where = f", line {lines[-1]}" if lines else ""
+        raise InputError(f"plugin {path}{where} cannot be loaded: {type(error).__name__}: {error}") from error
+
+
+def load_with_methods(path: str | Path, what: str) -> ModuleType:
+    """Run a recipe or suite; if it declares methods, processes started from this one know them too."""
+    file, before = Path(path).resolve(), set(_METHODS)
+    known = _PLUGINS.get(file)  # in a process that was started by one that knows the file
+    module = load_script(file, what, f"{what}_{file.stem}" if known is None else known.__name__)
+    if set(_METHODS) - before:
+        add_plugin(file)
+        _PLUGINS[file] = module
+    return module
 
 
 def _place(cls: Callable[..., Any]) -> str:
@@ -242,5 +301,6 @@ def get(kind: Kind, name: str) -> Method:
     if (kind, name) not in _METHODS and name in (offered := _entry_points(kind)):
         _load_entry_point(kind, offered[name])
     if (kind, name) not in _METHODS:
-        raise InputError(did_you_mean(name, (m.name for m in methods(kind)), what=kind))
+        known = did_you_mean(name, (m.name for m in methods(kind)), what=kind)
+        raise InputError(f"{known}; a method of your own is found with --plugin FILE or load_plugin(FILE)")
     return _METHODS[kind, name]

@@ -56,5 +56,6 @@ def largest(values: Array, member: Array, rows: int) -> Array:
     if isinstance(values, Tensor):
         return values.new_zeros(rows).scatter_reduce_(0, member, values, "amax")
     result = np.zeros(rows, values.dtype)
-    np.maximum.at(result, member, values)
+    with np.errstate(invalid="ignore"):  # nan stays nan without a warning, as in torch
+        np.maximum.at(result, member, values)
     return result

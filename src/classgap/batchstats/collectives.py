@@ -1,12 +1,24 @@
-"""The collectives that class statistics need. With one process each of them returns its input."""
+"""The collectives that class statistics need. With one process each of them returns its input.
+
+In a compiled step collectives run outside the compiled graphs: ranks may hold different numbers of rows, so one of them may be
+compiling anew while another one is not, and what a compiler moves or leaves out on one rank would not match on the others.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def _uncompiled(function: Function) -> Function:
+    # torch.compiler.disable would load the compiler, which takes seconds.
+    return cast("Function", torch._disable_dynamo(function))  # type: ignore[attr-defined]
 
 
 def is_distributed() -> bool:
@@ -16,8 +28,11 @@ def is_distributed() -> bool:
 
 def all_reduce_sum(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Element-wise sums over ranks. Reduce sums and counts, and divide afterwards."""
-    if not is_distributed():
-        return tensors
+    return _reduced(*tensors) if is_distributed() else tensors
+
+
+@_uncompiled
+def _reduced(*tensors: Tensor) -> tuple[Tensor, ...]:
     reduced = []
     for tensor in tensors:
         total = tensor.detach().clone()
@@ -28,15 +43,21 @@ def all_reduce_sum(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 def gather_rows(tensor: Tensor) -> Tensor:
     """Rows of all ranks, in rank order; ranks may hold different numbers of rows, also none. No gradient."""
-    if not is_distributed():
-        return tensor
+    return _gathered(tensor) if is_distributed() else tensor
+
+
+@_uncompiled
+def _gathered(tensor: Tensor) -> Tensor:
     return torch.cat(_gather(tensor.detach(), _row_counts(tensor)))
 
 
 def gather_with_gradient(tensor: Tensor) -> tuple[Tensor, int]:
     """Rows of all ranks, and the position of the first row of this rank. Gradients flow back to the rank a row comes from."""
-    if not is_distributed():
-        return tensor, 0
+    return _gathered_with_gradient(tensor) if is_distributed() else (tensor, 0)
+
+
+@_uncompiled
+def _gathered_with_gradient(tensor: Tensor) -> tuple[Tensor, int]:
     counts = _row_counts(tensor)
     gathered: Tensor = _GatherRows.apply(tensor, counts)
     return gathered, sum(counts[: dist.get_rank()])

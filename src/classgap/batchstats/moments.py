@@ -18,6 +18,7 @@ SPREADS: tuple[Spread, ...] = get_args(Spread)
 
 # Columns of the per-class sums; the pooled estimator keeps no scatter of single classes.
 _NORM, _COUNT, _SCATTER, _FREEDOM = range(4)
+_LARGEST = torch.finfo(torch.float32).max
 
 
 class ClassMoments(nn.Module):
@@ -147,7 +148,10 @@ def update_moments(
     present: BatchClasses | None = None,
     pairs: ClassPairs | None = None,
 ) -> None:
-    """Write one batch into the buffers of :class:`ClassMoments`; only rows of touched classes are visited."""
+    """Write one batch into the buffers of :class:`ClassMoments`, unless it holds values that are not finite.
+
+    Only rows of touched classes are visited.
+    """
     if is_distributed():  # statistics are those of the one batch that all ranks form together
         target, norms, present, pairs = gather_rows(target), gather_rows(norms), None, None
         features = features if spread is None else gather_rows(features)
@@ -156,6 +160,8 @@ def update_moments(
     sums, pooled = (as_array(part) for part in state)
     total = library(sums).bincount(present.slot, as_array(norms), len(present.classes))
     scatter = None if spread is None else _scatter(features, present, pairs)
+    if not float(total.sum() if scatter is None else total.sum() + scatter.sum()) < _LARGEST:
+        return  # one batch with an overflow, or with nan, must not remain in the statistics
     if spread == "ema":
         touched = _moving_averages(sums[present.classes], total / present.size, scatter / present.size, decay)
     else:

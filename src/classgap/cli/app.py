@@ -14,6 +14,7 @@ from classgap.cli.data import app as data_app
 from classgap.cli.demo import demo
 from classgap.cli.fix import fix
 from classgap.cli.methods import methods
+from classgap.cli.new_method import new_method
 from classgap.cli.predict import predict
 from classgap.cli.train import train
 
@@ -50,3 +51,4 @@ app.command()(predict)
 app.command()(bench)
 app.add_typer(data_app, name="data")
 app.command()(methods)
+app.command()(new_method)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -29,6 +28,7 @@ def audit(
     path: options.PathColumn = None,
     text: options.Text = None,
     by: options.By = None,
+    sample_weight: options.SampleWeight = None,
     count: options.Count = None,
     sql: options.Sql = None,
     names: options.Names = None,
@@ -41,6 +41,8 @@ def audit(
             rich_help_panel="How to measure",
         ),
     ] = None,
+    threshold: options.Threshold = None,
+    positive: options.Positive = None,
     confidence: options.Confidence = 0.95,
     seed: options.Seed = 0,
     fail_if: options.FailIf = None,
@@ -58,6 +60,7 @@ def audit(
     classgap audit logits.npz --out report
     classgap audit parts/ --true label --pred top1
     classgap audit test.csv --scores score_ --names classes.txt
+    classgap audit binary.csv --scores prob --threshold 0.3
     classgap audit s3://bucket/predictions/ --true label --pred top1
     classgap audit results.duckdb --sql "select label, pred from test"
     classgap audit test.csv --by site --by camera --fail-if "any slice worse"
@@ -73,7 +76,7 @@ def audit(
 
     check_output(out, fail_if)
     slices = tuple(dict.fromkeys(by or ()))
-    columns = Columns(true, pred, scores, features, id=id, path=path, text=text, by=slices, count=count)
+    columns = Columns(true, pred, scores, features, id, path, text, slices, sample_weight, count)
     class_names = None if names is None else read_names(names)
     counts = None if train_counts is None else read_train_counts(train_counts)
     known: dict[str, Any] = {"class_names": class_names, "train_counts": counts}
@@ -81,10 +84,12 @@ def audit(
     read = Predictions.read if sql is None else partial(read_query, sql=sql)
     with working("reading predictions"):
         found = read(parts, columns, **known)
+    if threshold is not None or positive is not None:
+        found = found.at_threshold(0.5 if threshold is None else threshold, positive)
     with working("measuring"):
         baseline = None
         if reference is not None:
-            labels = replace(columns, id=None, path=None, text=None, by=(), count=None)
+            labels = Columns(true, pred, scores, features)
             baseline = audit_predictions(Predictions.read(reference, labels, class_names=class_names).labels_only())
         report = audit_predictions(found, confidence=confidence, seed=seed, reference=baseline)
     finish(report, out=out, as_json=as_json, fail_if=fail_if or [], source=title(parts))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from classgap.checks import InputError, one_of
+from classgap.cli.options import Plugins
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -50,6 +51,7 @@ def bench(
     tables_only: Annotated[
         bool, typer.Option("--tables-only", help="Print tables of the existing results; run nothing.")
     ] = False,
+    plugin: Plugins = None,
 ) -> None:
     """Run methods × tasks × seeds and report significant differences from the reference.
 

@@ -52,6 +52,7 @@ def fix(
         int, typer.Option(min=2, help="Number of folds of the cross-fitting.", rich_help_panel="Choice of the method")
     ] = 5,
     seed: options.Seed = 0,
+    plugin: options.Plugins = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the results.", rich_help_panel="Output")] = Path(
         "classgap-fix"
     ),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from classgap.checks import InputError, did_you_mean
+from classgap.cli.options import Plugins
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 def methods(
     name: Annotated[str | None, typer.Argument(help="Name of a method; shows its card.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    plugin: Plugins = None,
 ) -> None:
     """List every method with its parameters, or explain one method."""
     from classgap.cli.output import console

@@ -1,4 +1,4 @@
-"""Options that the verbs which read prediction files have in common."""
+"""Options that several verbs have in common."""
 
 from __future__ import annotations
 
@@ -9,6 +9,24 @@ import typer
 
 _WHAT, _RUN, _OUT = "Columns of the file", "Measurement", "Output"
 
+
+def _add_plugins(files: list[Path] | None) -> list[Path] | None:
+    from classgap.registry import add_plugin
+
+    for file in files or ():
+        add_plugin(file)
+    return files
+
+
+Plugins = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--plugin",
+        metavar="FILE",
+        callback=_add_plugins,
+        help="Python file with methods of your own (see classgap new-method). Repeatable.",
+    ),
+]
 True_ = Annotated[
     str | None, typer.Option("--true", metavar="COL", help="Column or array of the true labels.", rich_help_panel=_WHAT)
 ]
@@ -89,6 +107,33 @@ By = Annotated[
         help="Column or array that defines slices, e.g. site or camera: the report says which slices, and which classes within "
         "slices, are less accurate. Repeatable.",
         rich_help_panel=_WHAT,
+    ),
+]
+SampleWeight = Annotated[
+    str | None,
+    typer.Option(
+        "--sample-weight",
+        metavar="COL",
+        help="Column or array with the weight of each sample.",
+        rich_help_panel=_WHAT,
+    ),
+]
+Threshold = Annotated[
+    float | None,
+    typer.Option(
+        "--threshold",
+        metavar="P",
+        help="Of two classes with scores: predict the positive class where its probability is at least P.",
+        rich_help_panel=_RUN,
+    ),
+]
+Positive = Annotated[
+    str | None,
+    typer.Option(
+        "--positive",
+        metavar="NAME",
+        help="Of two classes: name of the positive class, whose score a single score column holds. Default: the second class.",
+        rich_help_panel=_RUN,
     ),
 ]
 Count = Annotated[

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from classgap.checks import InputError
+from classgap.cli.options import Plugins
 
 _ENDINGS = (".npz", ".csv", ".parquet")
 
@@ -37,6 +38,7 @@ def predict(
         typer.Option(min=0, help="Processes that decode image files; one per processor core by default, at most 8."),
     ] = None,
     device: Annotated[str, typer.Option(help="Where to compute, as torch names it: cpu, cuda, mps.")] = "cpu",
+    plugin: Plugins = None,
 ) -> None:
     """Apply the classifier of a finished run to labelled data.
 

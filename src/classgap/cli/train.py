@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from classgap.checks import InputError
+from classgap.cli.options import Plugins
 from classgap.writing import check_folder
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def train(
             "and with which setting."
         ),
     ] = None,
+    plugin: Plugins = None,
 ) -> None:
     """Train a classifier and write its log, checkpoints and predictions to one folder.
 

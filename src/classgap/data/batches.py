@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,9 +25,11 @@ class Batch:
     """The part of a batch that belongs to this process.
 
     Attributes:
+        x: Inputs of the network: those of the samples in ``y``, and of two others where this process has no sample.
         y: Labels, or probabilities where samples were mixed.
         index: Position of each sample in the training set.
         total: Rows of the whole batch, over all processes.
+        smallest: Samples of the process that has the fewest, among those that have some.
         views: Views of each sample, one after the other: all rows of the first, then all of the second, …
     """
 
@@ -35,15 +37,19 @@ class Batch:
     y: Tensor
     index: Tensor
     total: int
+    smallest: int
     views: int = 1
 
     def pieces(self, count: int) -> Iterator[Batch]:
-        """The batch in ``count`` nearly equal parts; all views of a sample are in the same part."""
-        count = min(count, len(self.y) // self.views)
+        """The batch in ``count`` nearly equal parts, as many on every process; all views of a sample are in the same part."""
+        count = min(count, self.smallest)
+        if count == 1 or not len(self.y):
+            yield from [self] * count
+            return
         tensors = (self.x, self.y, self.index)
         parts = (t.view(self.views, -1, *t.shape[1:]).tensor_split(count, 1) for t in tensors)
         for x, y, index in zip(*parts, strict=True):
-            yield Batch(x.flatten(0, 1), y.flatten(0, 1), index.flatten(0, 1), self.total, self.views)
+            yield Batch(x.flatten(0, 1), y.flatten(0, 1), index.flatten(0, 1), self.total, self.smallest, self.views)
 
 
 def mixed_seed(*parts: int) -> int:
@@ -80,12 +86,14 @@ class Batches:
     Everything random is drawn for the whole batch from ``(seed, epoch, step)`` and then cut into the processes' shares, so
     neither resuming in mid-epoch nor another number of processes changes what a sample looks like.
 
-    A last batch with fewer than two samples per process is left out: BatchNorm cannot use it.
+    A last batch of a single sample is left out: BatchNorm cannot use it. Of a last batch with fewer than two samples per process
+    the first processes get two or three each, and the others none.
 
     Args:
         batch: Samples per step over all processes.
         order: Which samples an epoch visits.
         policies: Augmentations of uint8 images.
+        view_policies: Augmentations of the second and further views; by default the same.
         views: How many times each sample comes, augmented anew.
         mix: Mixes the samples of each view.
         rank, world: Number of this process and number of processes.
@@ -99,6 +107,7 @@ class Batches:
         order: EpochSampler,
         normalise: Normalise,
         policies: tuple[Policy, ...] = (),
+        view_policies: tuple[Policy, ...] | None = None,
         views: int = 1,
         mix: Mix | None = None,
         seed: int = 0,
@@ -107,6 +116,7 @@ class Batches:
     ) -> None:
         self.split, self.batch, self.order, self.normalise = split, batch, order, normalise
         self.policies, self.views, self.mix = policies, views, mix
+        self.view_policies = policies if view_policies is None else view_policies
         self.seed, self.rank, self.world = seed, rank, world
 
     def steps(self, epoch: int = 0) -> int:
@@ -115,17 +125,18 @@ class Batches:
 
     def _count(self, samples: int) -> int:
         full, tail = divmod(samples, self.batch)
-        return full + (tail >= 2 * self.world)
+        return full + (tail >= 2)
 
     @property
     def augmented(self) -> bool:
         """Whether a sample looks different each time."""
-        return bool(self.policies) or getattr(self.split.x, "random", False)
+        return bool(self.policies or (self.view_policies and self.views > 1)) or getattr(self.split.x, "random", False)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch, from step ``start`` on."""
         order = self.order(epoch)
-        draws = _Draws(self.split.x, order, self.batch, self.policies, self.views, self._made, self.seed, epoch)
+        policies = (self.policies, *[self.view_policies] * (self.views - 1))
+        draws = _Draws(self.split.x, order, self.batch, policies, self._made, self.seed, epoch)
         steps = range(start, self._count(len(order)))
         for step, views in zip(steps, in_order(draws, steps, self.split.workers), strict=True):
             yield self._finish(draws.index(step), views, draws.seed_of(step))
@@ -139,23 +150,40 @@ class Batches:
         return (0, 1) if self.mix else (self.rank, self.world)
 
     def _finish(self, index: Tensor, pixels: list[Tensor], seed: int) -> Batch:
-        device = self.split.y.device
-        made, share = share_of(len(index), *self._made), share_of(len(index), self.rank, self.world)
-        rows = index[made].to(device)
+        device, count = self.split.y.device, len(index)
+        rows = index[input_rows(count, *self._made)].to(device)
         views = [(self.normalise(x.to(device)), self.split.y[rows]) for x in pixels]
         if self.mix:
-            rng = np.random.default_rng(mixed_seed(seed, 3))
+            rng, share = np.random.default_rng(mixed_seed(seed, 3)), input_rows(count, self.rank, self.world)
             mixed = [self.mix(x, y, rng) for x, y in views]
             views, rows = [(x[share], y[share]) for x, y in mixed], rows[share]
+        if not len(range(count)[share_of(count, self.rank, self.world)]):
+            views, rows = [(x, y[:0]) for x, y in views], rows[:0]
+        smallest = count // sharing(count, self.world)
         if self.views == 1:
-            return Batch(*views[0], rows, len(index))
+            return Batch(*views[0], rows, count, smallest)
         x, y = (torch.cat(parts) for parts in zip(*views, strict=True))
-        return Batch(x, y, rows.repeat(self.views), self.views * len(index), self.views)
+        return Batch(x, y, rows.repeat(self.views), self.views * count, smallest, self.views)
+
+
+def sharing(count: int, world: int) -> int:
+    """How many of ``world`` processes have samples of a batch of ``count``: at least two each."""
+    return max(1, min(world, count // 2))
 
 
 def share_of(count: int, rank: int, world: int) -> slice:
     """What process ``rank`` of ``world`` has of a batch of ``count`` samples."""
-    return slice(math.ceil(count * rank / world), math.ceil(count * (rank + 1) / world))
+    world = sharing(count, world)
+    return slice(*(math.ceil(count * min(number, world) / world) for number in (rank, rank + 1)))
+
+
+def input_rows(count: int, rank: int, world: int) -> slice:
+    """The samples whose inputs process ``rank`` passes through the network: its share, or the first two if it has none.
+
+    All processes must run the network, since they exchange gradients, and BatchNorm needs two rows.
+    """
+    share = share_of(count, rank, world)
+    return share if share.start < share.stop else slice(0, 2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,8 +193,7 @@ class _Draws:
     x: Tensor | Items
     order: Tensor
     batch: int
-    policies: tuple[Policy, ...]
-    views: int
+    policies: tuple[tuple[Policy, ...], ...]  # of each view
     made: tuple[int, int]
     seed: int
     epoch: int
@@ -182,23 +209,23 @@ class _Draws:
         """Each view of the samples that are made here."""
         index = self.index(step)
         generator = torch.Generator().manual_seed(self.seed_of(step))
-        shape = self.views, len(index)
-        uniform = torch.rand(*shape, len(self.policies), 2, generator=generator, dtype=torch.float64)
+        shape = len(self.policies), len(index)
+        uniform = torch.rand(*shape, max(map(len, self.policies)), 2, generator=generator, dtype=torch.float64)
         seeds = None
         if not isinstance(self.x, Tensor) and self.x.random:
             seeds = torch.randint(2**63 - 1, shape, generator=generator)
-        made = share_of(len(index), *self.made)
+        made = input_rows(len(index), *self.made)
         rows = index[made]
         return [
-            self._view(rows, uniform[view, made], None if seeds is None else seeds[view, made])
-            for view in range(self.views)
+            self._view(rows, policies, uniform[view, made], None if seeds is None else seeds[view, made])
+            for view, policies in enumerate(self.policies)
         ]
 
-    def _view(self, rows: Tensor, uniform: Tensor, seeds: Tensor | None) -> Tensor:
+    def _view(self, rows: Tensor, policies: Sequence[Policy], uniform: Tensor, seeds: Tensor | None) -> Tensor:
         if isinstance(self.x, Tensor):
             x = self.x[rows.to(self.x.device)]
         else:
             x = self.x.batch(rows.tolist(), None if seeds is None else seeds.tolist())
-        for position, policy in enumerate(self.policies):
+        for position, policy in enumerate(policies):
             x = policy(x, uniform[:, position])
         return x

@@ -33,6 +33,7 @@ from classgap.losses.logit_adjusted import LogitAdjustedLoss
 from classgap.losses.mr2 import MR2Loss, PublishedMR2Loss, gamma_margin_cross_entropy, representation_margin
 from classgap.losses.mr2_released import ReleasedMR2Loss
 from classgap.losses.ncl import NCLLoss
+from classgap.losses.options import LossOptions
 from classgap.losses.pair_pull import within_class_pull
 from classgap.losses.range_loss import RangeLoss
 from classgap.losses.seesaw import SeesawLoss
@@ -70,6 +71,7 @@ __all__ = [
     "LearningFromFailureLoss",
     "LogitAdjustedLoss",
     "LossBatch",
+    "LossOptions",
     "MR2Loss",
     "NCLLoss",
     "PublishedMR2Loss",

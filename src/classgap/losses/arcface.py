@@ -12,7 +12,7 @@ from torch import Tensor
 from classgap.checks import InputError, number
 from classgap.losses.cosine_margin import CosineLoss, add_angle
 from classgap.losses.options import LossOptions
-from classgap.losses.read_state import read_state
+from classgap.losses.state import read_state
 from classgap.registry import Float, Int, method
 
 

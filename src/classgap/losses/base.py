@@ -88,7 +88,7 @@ class ClassLoss(nn.Module):
             raise InputError(f"num_classes must be a whole number of at least 2, got {num_classes!r}")
         self.num_classes = num_classes
         self.last: dict[str, Tensor] = {}
-        self._frozen = False
+        self._frozen = self._alone = False
         counts = None if class_counts is None else check_counts(torch.as_tensor(class_counts), num_classes)
         if counts is None and "class_counts" in self.needs:
             raise InputError(f"{self.name} needs class_counts, the number of training samples of each class")
@@ -143,14 +143,28 @@ class ClassLoss(nn.Module):
         when activation checkpointing repeats the forward pass."""
         return self.training and not self._frozen and torch.is_grad_enabled() and not is_repeated_forward()
 
+    @property
+    def across_ranks(self) -> bool:
+        """Whether this call forms one batch with the other ranks, which all must make it: in a training forward only.
+
+        Calls in evaluation mode, without gradients and inside :meth:`frozen` may come from one rank alone.
+        """
+        return self.training and not self._alone and torch.is_grad_enabled()
+
     @contextlib.contextmanager
-    def frozen(self) -> Iterator[None]:
-        """Within this block state is read, not written: second SAM pass, re-evaluation of a batch."""
-        before, self._frozen = self._frozen, True
+    def frozen(self, *, across_ranks: bool = False) -> Iterator[None]:
+        """Within this block state is read, not written: re-evaluation of a batch, second SAM pass.
+
+        Args:
+            across_ranks: Whether all ranks enter the block and form pairs across ranks as in training, as in the second
+                pass of SAM (:meth:`classgap.optim.SAM.perturbed` does so). Otherwise a single rank may enter it.
+        """
+        before = self._frozen, self._alone
+        self._frozen, self._alone = True, not across_ranks
         try:
             yield
         finally:
-            self._frozen = before
+            self._frozen, self._alone = before
 
     def forward(
         self,

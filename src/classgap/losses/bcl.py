@@ -171,8 +171,8 @@ class BCLLoss(WrapperLoss):
 
     def _embeddings(self, features: Tensor, labels: Tensor, start: int) -> tuple[Tensor, Tensor]:
         """Projections and labels of the rows of all ranks from ``start`` on; BatchNorm sees the rows before ``start`` as well."""
-        before, _ = gathered(features[:start], labels[:start], self.training)
-        rows, labels = gathered(features[start:], labels[start:], self.training)
+        before, _ = gathered(features[:start], labels[:start], self.across_ranks)
+        rows, labels = gathered(features[start:], labels[start:], self.across_ranks)
         return self.projection(torch.cat((before, rows)), updating=self.updating)[len(before) :], labels
 
     def _rows(self, head: nn.Module) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 from classgap.batchstats import all_reduce_sum
 from classgap.losses.base import ClassLoss
 from classgap.losses.batch import LossBatch
-from classgap.losses.read_state import read_state
+from classgap.losses.state import read_state
 
 
 class ClassRobustLoss(ClassLoss):
@@ -25,7 +25,7 @@ class ClassRobustLoss(ClassLoss):
     def compute(self, batch: LossBatch) -> Tensor:
         losses, labels, shares = losses_by_label(batch.logits, batch.target)
         sums, counts = class_loss_sums(losses, labels, shares, self.num_classes)
-        if self.training:  # only then do all ranks take part
+        if self.across_ranks:
             sums, counts = all_reduce_sum(sums, counts)
         present = counts > 0
         counts = torch.where(present, counts, 1)

@@ -112,6 +112,6 @@ class ClassWeightedLoss(ClassLoss):
             return torch.ones((), device=target.device)
         of_sample = weights[target] if target.dim() == 1 else target.to(weights.dtype) @ weights
         total, samples = of_sample.sum(), torch.ones_like(of_sample).sum()
-        if self.training:  # only then do all ranks take part
+        if self.across_ranks:
             total, samples = all_reduce_sum(total, samples)
         return total / samples

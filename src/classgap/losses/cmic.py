@@ -16,6 +16,7 @@ from classgap.losses.class_means import ClassMeans
 from classgap.losses.cross_entropy import mean_cross_entropy
 from classgap.losses.options import LossOptions
 from classgap.losses.partners import gathered
+from classgap.losses.tensor_checks import check_state_size
 from classgap.registry import Float, method
 
 
@@ -93,6 +94,7 @@ class CMICLoss(ClassLoss):
         super().__init__(num_classes, class_counts=class_counts, **options)
         self.lam, self.beta = number("lam", lam, low=0.0), number("beta", beta, low=0.0)
         self.decay = number("decay", decay, low=0.0, high=1.0)
+        check_state_size(num_classes**2, f"a mean prediction of {num_classes} numbers for each class", self.name)
         self.means = ClassMeans(num_classes, num_classes)
 
     def compute(self, batch: LossBatch) -> Tensor:
@@ -101,7 +103,7 @@ class CMICLoss(ClassLoss):
             self.means.update(log_probabilities.detach().exp(), labels, step=1 - self.decay)
         inside = concentration(log_probabilities, labels, self.means.mean) * self.means.seen[labels]
         inside = inside.sum() / max(1, len(labels))
-        rows, row_labels = gathered(log_probabilities, labels, self.training)
+        rows, row_labels = gathered(log_probabilities, labels, self.across_ranks)
         between = separation(rows, row_labels, ceiling=2 * math.log(self.num_classes))
         self.last = {"concentration": inside.detach(), "separation": between.detach()}
         return mean_cross_entropy(batch.logits, batch.target) + self.lam * inside - self.beta * between

@@ -142,7 +142,7 @@ class CompactLogitsLoss(ClassLoss):
         if self.updating:
             self.moments.update(features, label, norms=norms, present=present)
             self._watch_balance(label)
-        across_ranks = self.training and is_distributed()
+        across_ranks = self.across_ranks and is_distributed()
         offset = None if self.log_prior is None else self.tau * self.log_prior.to(logits.dtype)
         if self.lam and target.dim() == 1 and present is not None and not across_ranks:
             return self._in_one_step(logits, target, present, offset)

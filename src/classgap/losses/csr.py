@@ -15,6 +15,7 @@ from classgap.checks import number
 from classgap.losses.base import ClassLoss, TrainingPass
 from classgap.losses.batch import LossBatch
 from classgap.losses.options import UnweightedOptions
+from classgap.losses.tensor_checks import check_state_size
 from classgap.registry import Float, Int, method
 
 
@@ -90,6 +91,7 @@ class ConfusionalSpectralLoss(ClassLoss):
         self.weight = number("weight", weight, low=0.0, high=1.0)
         self.slack = number("slack", slack, low=0.0)
         self.warmup = int(number("warmup", warmup, low=0))
+        check_state_size(num_classes**2, f"a weight for each pair of {num_classes} classes", self.name)
         self.register_buffer("pair_weight", torch.ones(num_classes, num_classes))
 
     @torch.no_grad()

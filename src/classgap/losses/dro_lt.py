@@ -170,7 +170,7 @@ class DROLTLoss(ClassLoss):
         self.centroids.check_width(features)
         if self.updating:
             self.centroids.update(features, labels, step=self.step)
-        rows, labels = gathered(features, labels, self.training)
+        rows, labels = gathered(features, labels, self.across_ranks)
         contrast = robust_centroid_contrast(
             rows, labels, self.centroids.mean, self.epsilon, temperature=self.temperature, form=self.form
         )

@@ -66,7 +66,7 @@ class ELMLoss(LogitAdjustedLoss):
     Expect: on balanced data cross-entropy with a pull inside classes; on long tails what logit adjustment gives, and
     more where rare classes have pairs in the batch.
     Pitfalls: the sum runs over the class in the paper, over the batch here (and in any training), where a rare class seldom
-    has a pair: use the P×Q sampler, ``queue`` or ``gather`` so that rare classes have pairs. Distances grow with the feature
+    has a pair: use the P×Q sampler or ``queue`` so that rare classes have pairs. Distances grow with the feature
     dimension and scale, so ``lam`` and ``alpha`` do not transfer between models, and too large a ``lam`` degrades accuracy.
 
     Args:
@@ -77,7 +77,6 @@ class ELMLoss(LogitAdjustedLoss):
         tau: Strength of the logit adjustment; 1 in the paper.
         pair: How partners are combined: ``"sum"`` (paper), ``"mean"`` or ``"pairwise"``, see :func:`within_class_pull`.
         queue: Past features kept for each class as partners; needs ``num_features``.
-        gather: Take partners from all ranks, with gradients.
         num_features: Feature dimension, for ``queue``.
     Shape:
         With soft targets a sample counts for its most likely class in pairs.
@@ -95,7 +94,6 @@ class ELMLoss(LogitAdjustedLoss):
         tau: float = 1.0,
         pair: PairMode = "sum",
         queue: int = 0,
-        gather: bool = False,
         num_features: int | None = None,
         class_counts: Sequence[float] | Tensor | None = None,
         **options: Unpack[LossOptions],
@@ -108,7 +106,6 @@ class ELMLoss(LogitAdjustedLoss):
             raise InputError("queue stores features of each class and needs num_features, the feature dimension")
         alpha_scale = number("alpha_scale", alpha_scale, low=0.0)
         self.pair: PairMode = pair
-        self.gather = gather
         self.queue = FeatureQueue(num_classes, queue, num_features) if queue and num_features else None
         assert self.class_counts is not None  # declared as a need
         self.register_buffer("slack", pull_slack(self.class_counts, alpha, alpha_scale).float(), persistent=False)
@@ -123,7 +120,7 @@ class ELMLoss(LogitAdjustedLoss):
             batch.features,
             batch.labels,
             batch.index,
-            gather=self.gather and self.training,
+            gather=self.across_ranks,
             queue=self.queue,
             store=self.updating,
         )

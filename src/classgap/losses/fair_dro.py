@@ -144,6 +144,7 @@ class FairDROLoss(ClassRobustLoss):
         return self.q * (self.num_classes / present.sum().clamp_min(1))
 
     def _follow(self, means: Tensor, present: Tensor) -> None:
+        present = present & torch.isfinite(means)
         moved = torch.where(self.seen, torch.lerp(means, self.class_loss, self.decay), means)
         self.class_loss.copy_(torch.where(present, moved, self.class_loss))
         self.seen.logical_or_(present)
@@ -169,8 +170,8 @@ class FairDROLoss(ClassRobustLoss):
             batch_sums, batch_counts = class_loss_sums(*losses, self.num_classes)
             sums, counts = sums + batch_sums, counts + batch_counts
         sums, counts = all_reduce_sum(sums, counts)
-        self.seen.copy_(counts > 0)
-        self.class_loss.copy_(sums / torch.where(self.seen, counts, 1))
+        self.seen.copy_((counts > 0) & torch.isfinite(sums))
+        self.class_loss.copy_(torch.where(self.seen, sums / torch.where(self.seen, counts, 1), 0))
         self.q.lerp_(self._worst_weights(), max(0.0, 1 - (epoch - 1) / self.epochs))
 
 

@@ -101,7 +101,7 @@ class KeyQueue(nn.Module):
         earlier = same.tril(-1).sum(1)
         surplus = same.sum(1) - self.sizes[labels]  # more samples of a class than slots: the last ones stay
         slot = self.starts[labels] + (self.written[labels] + earlier) % self.sizes[labels]
-        slot = torch.where(earlier >= surplus, slot, slots)
+        slot = torch.where((earlier >= surplus) & torch.isfinite(keys).all(1), slot, slots)
         source = slot.new_full((slots + 1,), -1).scatter(0, slot, torch.arange(rows, device=slot.device))[:slots]
         new = source >= 0
         source = source.clamp_min(0)

@@ -83,7 +83,8 @@ class GroupDROLoss(ClassRobustLoss):
         return self.log_q.masked_fill(~present, -math.inf).softmax(0)
 
     def _raise_weights(self, means: Tensor, present: Tensor) -> None:
-        gain = self.eta * means
+        present = present & torch.isfinite(means)
+        gain = self.eta * torch.where(present, means, 0)
         if self.adjustment and self.class_counts is not None:
             gain = gain + self.eta * self.adjustment * self.class_counts.rsqrt()
         if not self.strict:

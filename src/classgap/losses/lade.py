@@ -131,7 +131,7 @@ class LADELoss(ClassLoss):
     compute_empty = compute  # a rank without samples still takes part in the collectives
 
     def _regularizer(self, logits: Tensor, target: Tensor) -> Tensor:
-        if self.training:  # a statistic of the batch of all ranks
+        if self.across_ranks:  # a statistic of the batch of all ranks
             logits, target = gather_with_gradient(logits)[0], gather_rows(target)
         return lade_regularizer(
             logits, target, self.log_prior, lam=self.lam, importance=self.importance, mask_absent=self.mask_absent

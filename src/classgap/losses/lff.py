@@ -14,6 +14,7 @@ from classgap.checks import InputError, number
 from classgap.losses.base import ClassLoss
 from classgap.losses.batch import LossBatch
 from classgap.losses.options import LossOptions
+from classgap.losses.tensor_checks import check_state_size
 from classgap.registry import Float, method
 
 
@@ -73,6 +74,7 @@ class LearningFromFailureLoss(ClassLoss):
         self.experts = 2
         assert self.class_counts is not None
         self.num_samples = round(float(self.class_counts.sum(dtype=torch.float64)))
+        check_state_size(4 * self.num_samples, f"two losses and the label of {self.num_samples} samples", self.name)
         self.register_buffer("sample_loss", torch.zeros(2, self.num_samples))
         # Classes 0 … K−1; K for samples not met yet.
         self.register_buffer("sample_label", torch.full((self.num_samples,), num_classes))
@@ -98,9 +100,11 @@ class LearningFromFailureLoss(ClassLoss):
         values, labels, index = gather_rows(losses.T).T, gather_rows(labels), gather_rows(index)
         values = values.to(self.sample_loss.dtype)
         old = self.sample_loss[:, index]
-        known = self.sample_label[index] < self.num_classes
-        self.sample_loss[:, index] = torch.where(known, torch.lerp(values, old, self.decay), values)
-        self.sample_label[index] = labels
+        before = self.sample_label[index]
+        finite = torch.isfinite(values).all(0)
+        new = torch.where(before < self.num_classes, torch.lerp(values, old, self.decay), values)
+        self.sample_loss[:, index] = torch.where(finite, new, old)
+        self.sample_label[index] = torch.where(finite, labels, before)
 
     def _difficulty(self, labels: Tensor, index: Tensor) -> Tensor:
         r""":math:`W_i`; one half for a sample without history."""

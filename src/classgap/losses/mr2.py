@@ -248,7 +248,7 @@ class MR2Loss(ClassLoss):
     def _representation_margin(
         self, features: Tensor, label: Tensor, index: Tensor | None, pairs: ClassPairs | None
     ) -> Tensor:
-        rows, labels, index, anchors, batch = collect_partners(features, label, index, gather=self.training)
+        rows, labels, index, anchors, batch = collect_partners(features, label, index, gather=self.across_ranks)
         return representation_margin(
             rows,
             labels,

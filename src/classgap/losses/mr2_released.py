@@ -18,7 +18,7 @@ from classgap.losses.mr2 import WIDE, gamma_margin_cross_entropy
 from classgap.losses.options import LossOptions
 from classgap.losses.pair_pull import within_class_pull
 from classgap.losses.partners import collect_partners
-from classgap.losses.read_state import read_state
+from classgap.losses.state import read_state, write_state
 from classgap.registry import Choice, Float, method
 
 ReleasedFile = Literal["cifar", "imagenet"]
@@ -136,10 +136,10 @@ class ReleasedMR2Loss(ClassLoss):
             (self.variance, scatter / counts.clamp_min(1.0)),
         ):
             averaged = self.decay * state + (1 - self.decay) * value
-            state.copy_(torch.where(counts > 0, torch.where(fresh, value, averaged), state))
+            write_state(state, torch.where(counts > 0, torch.where(fresh, value, averaged), state))
 
     def _representation_term(self, features: Tensor, label: Tensor) -> Tensor:
-        rows, labels, _, anchors, _ = collect_partners(features, label, None, gather=self.training)
+        rows, labels, _, anchors, _ = collect_partners(features, label, None, gather=self.across_ranks)
         temperature = WIDE * features.shape[1]
         # Σ_k (mean over class k) / K, as a mean over the samples of each process in which each one counts N / (K·b_k).
         own = labels[anchors[0] : anchors[1]]

@@ -41,6 +41,8 @@ class FeatureQueue(nn.Module):
         if index is None:
             index = target.new_full(target.shape, -1)
         features, target, index = (gather_rows(part) for part in (features.detach(), target, index))
+        finite = torch.isfinite(features).all(1)
+        features, target, index = features[finite], target[finite], index[finite]
         labels, order = torch.sort(target, stable=True)
         run_start = torch.searchsorted(labels, labels)
         run_stop = torch.searchsorted(labels, labels, right=True)
@@ -93,8 +95,8 @@ def collect_partners(
     return Partners(features, labels, index, anchors, rows)
 
 
-def gathered(features: Tensor, labels: Tensor, training: bool) -> tuple[Tensor, Tensor]:
-    """While training the rows of all ranks, with gradients, so that pairs form as on one device; otherwise the given rows."""
-    if not training:
+def gathered(features: Tensor, labels: Tensor, across_ranks: bool) -> tuple[Tensor, Tensor]:
+    """The rows of all ranks if asked for, with gradients, so that pairs form as on one device; otherwise the given rows."""
+    if not across_ranks:
         return features, labels
     return gather_with_gradient(features)[0], gather_rows(labels)

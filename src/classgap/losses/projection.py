@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from classgap.losses.state import write_state
 
 
 def mlp_projection(num_features: int, width: int) -> nn.Sequential:
@@ -21,13 +25,13 @@ class BatchNormProjection(nn.Module):
     def forward(self, rows: Tensor, *, updating: bool) -> Tensor:
         """Unit vectors in the precision of the projection; running statistics are written only if ``updating``."""
         hidden, norm = self.first(rows.to(self.first.weight.dtype)), self.norm
+        mean, variance = cast("Tensor", norm.running_mean), cast("Tensor", norm.running_var)
         if len(rows) == 1 or not self.training:  # a single row has no variance
-            hidden = F.batch_norm(hidden, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
-        elif updating:
-            hidden = norm(hidden)
-        else:  # with copies: activation checkpointing wants the same number of saved tensors in both passes
-            assert norm.running_mean is not None
-            assert norm.running_var is not None
-            unused = norm.running_mean.clone(), norm.running_var.clone()
-            hidden = F.batch_norm(hidden, *unused, norm.weight, norm.bias, training=True, eps=norm.eps)
+            hidden = F.batch_norm(hidden, mean, variance, norm.weight, norm.bias, eps=norm.eps)
+        else:  # with copies: values that are not finite must not be written, nor anything in a repeated pass
+            new = mean.clone(), variance.clone()
+            hidden = F.batch_norm(hidden, *new, norm.weight, norm.bias, training=True, eps=norm.eps)
+            if updating:
+                write_state(mean, new[0])
+                write_state(variance, new[1])
         return F.normalize(self.last(F.relu(hidden)), dim=1)

@@ -129,7 +129,7 @@ class RangeLoss(ClassLoss):
 
     def compute(self, batch: LossBatch) -> Tensor:
         assert batch.features is not None  # declared in needs
-        rows, labels = gathered(batch.features, batch.labels, self.training)
+        rows, labels = gathered(batch.features, batch.labels, self.across_ranks)
         intra, inter = range_terms(rows, labels, k=self.k, margin=self.margin)
         self.last = {"intra": intra.detach(), "inter": inter.detach()}
         return mean_cross_entropy(batch.logits, batch.target) + self.alpha * intra + self.beta * inter

@@ -15,7 +15,7 @@ from classgap.losses.base import ClassLoss
 from classgap.losses.batch import LossBatch
 from classgap.losses.logit_margin import margin_ce
 from classgap.losses.options import LossOptions
-from classgap.losses.read_state import read_state
+from classgap.losses.state import read_state, write_state
 from classgap.registry import Float, method
 
 
@@ -103,7 +103,7 @@ class SeesawLoss(ClassLoss):
             )
         else:
             batch = target.to(self.seen_counts.dtype).sum(0)
-        self.seen_counts += all_reduce_sum(batch)[0]
+        write_state(self.seen_counts, self.seen_counts + all_reduce_sum(batch)[0])
 
     def per_sample(self, batch: LossBatch) -> Tensor:
         counts = read_state(self.seen_counts)

@@ -93,7 +93,7 @@ class SpreadoutLoss(ClassLoss):
 
     def compute(self, batch: LossBatch) -> Tensor:
         assert batch.features is not None  # declared in needs
-        rows, labels = gathered(batch.features, batch.labels, self.training)
+        rows, labels = gathered(batch.features, batch.labels, self.across_ranks)
         penalty = spreadout_penalty(rows, labels, pairs=self.pairs)
         self.last = {"spreadout": penalty.detach()}
         return mean_cross_entropy(batch.logits, batch.target) + self.weight * penalty

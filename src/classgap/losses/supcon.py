@@ -104,7 +104,7 @@ class SupConLoss(ClassLoss):
         assert batch.features is not None  # declared in needs
         check_views(batch.logits, self.views)
         embeddings = _embed(self.projection, batch.features)
-        embeddings, labels = gathered(embeddings, batch.labels, self.training)
+        embeddings, labels = gathered(embeddings, batch.labels, self.across_ranks)
         contrast = supervised_contrast(embeddings, labels, temperature=self.temperature).mean()
         classification = mean_cross_entropy(batch.logits, batch.target)
         self.last = {"classification": classification.detach(), "contrast": contrast.detach()}

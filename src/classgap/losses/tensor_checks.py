@@ -13,6 +13,8 @@ from torch import Tensor
 
 from classgap.checks import InputError
 
+_LARGEST_STATE = 10**9
+
 
 def values_are_cheap(tensor: Tensor) -> bool:
     """Whether reading the values costs almost nothing."""
@@ -139,6 +141,15 @@ def check_num_features(num_features: int, method: str) -> int:
             f"{method} needs num_features, the feature dimension d as a whole number, got {num_features!r}"
         )
     return num_features
+
+
+def check_state_size(numbers: int, what: str, method: str) -> None:
+    """A table that a loss keeps must fit into memory beside the network."""
+    if numbers > _LARGEST_STATE:
+        raise InputError(
+            f"{method} keeps {what}, {4 * numbers / 1e9:.0f} GB, and allows {4 * _LARGEST_STATE / 1e9:.0f} GB; use a loss whose "
+            "state has one row for each class, e.g. mr2, logit_adjusted or group_dro (classgap methods lists all)"
+        )
 
 
 def check_views(logits: Tensor, views: int) -> int:

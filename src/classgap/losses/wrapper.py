@@ -69,8 +69,8 @@ class WrapperLoss(ClassLoss):
         return self.base.scores(logits, features)
 
     @contextlib.contextmanager
-    def frozen(self) -> Iterator[None]:
-        with super().frozen(), self.base.frozen():
+    def frozen(self, *, across_ranks: bool = False) -> Iterator[None]:
+        with super().frozen(across_ranks=across_ranks), self.base.frozen(across_ranks=across_ranks):
             yield
 
     def start_epoch(self, epoch: int, training_pass: TrainingPass) -> None:

@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from classgap import checks
 from classgap.arrays import Float64s, Ints, divide, row_blocks
 from classgap.measure.audit_report import AuditReport, Estimate, Homogeneity, MarginLevels
-from classgap.measure.diagnostics import bounds, calibration, geometry, margins
+from classgap.measure.diagnostics import bounds, calibration, geometry, margins, ranking
+from classgap.measure.diagnostics import threshold as threshold_table
 from classgap.measure.diagnostics.causes import diagnosis
 from classgap.measure.render.plain import p_value, percent, structured
 from classgap.measure.statistics import groups
@@ -23,9 +24,15 @@ from classgap.measure.statistics.metric_changes import SMALL
 from classgap.measure.statistics.noise import homogeneity
 from classgap.measure.statistics.slices import Slices
 from classgap.measure.statistics.slices import describe as describe_slices
+from classgap.measure.statistics.weighted import Weighted, weigh, with_values
 from classgap.predictions import Columns, Confusion, Predictions
 from classgap.predictions.predictions import as_predictions
 
+_WEIGHTED_NOTE = (
+    "accuracies, precision, F1, groups, the gap and their intervals use the sample weights, at the effective number of samples "
+    "of each class; confusions, causes, margins, calibration, curves and features do not use the weights"
+)
+_CURVES = 6  # curves of precision and recall in the page
 Reference = AuditReport | Sequence[float] | NDArray[Any]
 
 
@@ -64,6 +71,9 @@ def audit(
     texts: ArrayLike | None = None,
     columns: Columns | None = None,
     by: Mapping[str, ArrayLike] | Sequence[str] | str | None = None,
+    sample_weight: ArrayLike | str | None = None,
+    threshold: float | None = None,
+    positive: str | None = None,
     confidence: float = 0.95,
     seed: int = 0,
     scores_kind: Literal["auto", "logits", "probabilities"] = "auto",
@@ -80,7 +90,8 @@ def audit(
             :class:`~classgap.Predictions`, the path of a prediction file, or a table of polars, pandas, Arrow, DuckDB, PySpark,
             Dask or another engine that narwhals knows. Labels in a table that is not in memory are counted by its engine.
         y_pred: Predicted labels; by default the class with the highest score.
-        scores: ``(n, K)`` logits or probabilities, columns in class order.
+        scores: ``(n, K)`` logits or probabilities, columns in class order; of two classes also ``(n,)``, the scores of
+            the second.
         features: ``(n, d)`` inputs of the last layer.
         head: The last layer: its weight ``(K, d)``, a pair ``(weight, bias)``, or an object with both.
         margin_norms: Norms of the last layer's rows before MARC was folded into it, ``(K,)``. The average margin after MARC is
@@ -92,6 +103,10 @@ def audit(
         columns: Names of the columns of a file or table; those not given are found by their usual names.
         by: Columns that define slices, e.g. ``{"site": values}`` with one value per sample (or, with a file or table, the names
             of its columns); ``report.slices`` says which slices, and which classes within slices, are less accurate.
+        sample_weight: Weight of each sample (or, with a file or table, the name of the column): accuracies are weighted, and
+            intervals are those of the effective number of samples. Not with ``by``.
+        threshold, positive: Of two classes with scores: ``positive`` (a class name; by default the second class) is predicted
+            where its probability is at least ``threshold`` (by default 0.5).
         confidence: Confidence level of the intervals.
         seed: Random seed.
         scores_kind: Kind of the scores. ``"auto"``: logits if a value lies outside [0, 1], otherwise probabilities.
@@ -123,7 +138,10 @@ def audit(
         texts=texts,
         columns=columns,
         by=by,
+        sample_weight=sample_weight,
     )
+    if threshold is not None or positive is not None:
+        found = found.at_threshold(0.5 if threshold is None else threshold, positive)
     return _assemble(found, reference, options)
 
 
@@ -131,20 +149,23 @@ def _assemble(predictions: Predictions, reference: Reference | None, options: _O
     confusion, classes, train_counts = predictions.confusion, predictions.classes, predictions.train_counts
     samples = predictions if predictions.has_rows else None
     rng = np.random.default_rng(options.seed)
-    present = confusion.support > 0
-    group = groups.thirds(confusion.accuracy, options.remainder)
+    measured = _weighted(predictions, options) or confusion
+    present = measured.support > 0
+    group = groups.thirds(measured.accuracy, options.remainder)
     found = estimate_metrics(
-        confusion.correct,
-        confusion.support,
+        measured.correct,
+        measured.support,
         confidence=options.confidence,
         draws=options.n_boot,
         rng=rng,
         remainder=options.remainder,
     )
+    if isinstance(measured, Weighted):
+        found = with_values(found, measured, options.remainder)
     metrics = found.metrics
-    test = Homogeneity(*homogeneity(confusion.correct[present], confusion.support[present], rng))
-    sections = _sections(samples, len(classes))
-    columns = _columns(confusion, classes, group, train_counts, samples, options.confidence)
+    test = Homogeneity(*homogeneity(measured.correct[present], measured.support[present], rng))
+    sections = _sections(samples, len(classes), options.confidence)
+    columns = _columns(confusion, measured, classes, group, train_counts, samples, options.confidence)
     for section in sections.values():
         if section is not None:
             columns |= section.columns()
@@ -155,21 +176,37 @@ def _assemble(predictions: Predictions, reference: Reference | None, options: _O
         seed=options.seed,
         confusion=confusion,
         metrics=metrics,
-        groups=_groups(confusion, classes, found, train_counts, reference, options),
+        groups=_groups(measured, classes, found, train_counts, reference, options),
         per_class=structured(columns),
         homogeneity=test,
         verdict=_verdict(metrics, test, options.confidence),
         margin_levels=_margin_levels(group, confusion.support, sections, options.confidence),
         diagnoses=_diagnoses(confusion, classes, group, samples, sections["geometry"], train_counts),
         samples=samples,
+        threshold=_threshold(samples, options.confidence),
         slices=_slices(predictions, options),
-        notes=(*predictions.notes, *_notes(confusion, classes), *getattr(sections["geometry"], "notes", ())),
+        notes=(
+            *predictions.notes,
+            *([_WEIGHTED_NOTE] if isinstance(measured, Weighted) else ()),
+            *_inverted(samples, sections["ranking"]),
+            *_notes(confusion, classes),
+            *getattr(sections["geometry"], "notes", ()),
+        ),
         **sections,
     )
 
 
+def _weighted(predictions: Predictions, options: _Options) -> Weighted | None:
+    weight = predictions.sample_weight
+    if weight is None:
+        return None
+    if predictions.by:
+        raise checks.InputError("slices (by) cannot be combined with sample_weight; audit the slices without weights")
+    return weigh(predictions.y_true, predictions.y_pred, weight, predictions.num_classes, options.confidence)
+
+
 def _groups(
-    confusion: Confusion,
+    confusion: Confusion | Weighted,
     classes: tuple[str, ...],
     found: Estimates,
     train_counts: Ints | None,
@@ -187,7 +224,9 @@ def _groups(
     return result
 
 
-def _fixed_groups(confusion: Confusion, group: Ints, names: Sequence[str], confidence: float) -> dict[str, Estimate]:
+def _fixed_groups(
+    confusion: Confusion | Weighted, group: Ints, names: Sequence[str], confidence: float
+) -> dict[str, Estimate]:
     """Mean class accuracy of groups that were defined without these samples; nan for a group without samples."""
     weight = groups.membership(group, confusion.support > 0)
     value = np.where(weight.any(1), np.clip(weight @ np.nan_to_num(confusion.accuracy), 0, 1), np.nan)
@@ -206,24 +245,28 @@ def _reference_accuracy(reference: Reference, classes: tuple[str, ...]) -> Float
 
 def _columns(
     confusion: Confusion,
+    measured: Confusion | Weighted,
     classes: tuple[str, ...],
     group: Ints,
     train_counts: Ints | None,
     samples: Predictions | None,
     confidence: float,
 ) -> dict[str, NDArray[Any]]:
-    accuracy = confusion.accuracy
-    low, high = wilson(accuracy, confusion.support, confidence)
+    accuracy = measured.accuracy
+    size = measured.size if isinstance(measured, Weighted) else measured.support
+    low, high = wilson(accuracy, size, confidence)
     columns: dict[str, NDArray[Any]] = {
         "name": np.array(classes),
         "support": confusion.support,
         "accuracy": accuracy,
         "low": low,
         "high": high,
-        "precision": confusion.precision,
-        "f1": confusion.f1,
+        "precision": measured.precision,
+        "f1": measured.f1,
         "group": np.array([*THIRDS, ""])[group],
     }
+    if isinstance(measured, Weighted):
+        columns["effective_support"] = measured.size
     if samples is not None and samples.scores is not None and len(classes) > 5:
         columns["top5"] = _top5(samples.scores, samples.y_true, confusion.support)
     if train_counts is not None:
@@ -242,8 +285,8 @@ def _top5(scores: NDArray[Any], y_true: Ints, support: Ints) -> Float64s:
     return divide(hits, support)
 
 
-def _sections(samples: Predictions | None, num_classes: int) -> dict[str, Any]:
-    sections: dict[str, Any] = dict.fromkeys(("margins", "calibration", "geometry", "bounds"))
+def _sections(samples: Predictions | None, num_classes: int, confidence: float) -> dict[str, Any]:
+    sections: dict[str, Any] = dict.fromkeys(("margins", "calibration", "ranking", "geometry", "bounds"))
     if samples is None:
         return sections
     if samples.scores is not None:
@@ -251,6 +294,8 @@ def _sections(samples: Predictions | None, num_classes: int) -> dict[str, Any]:
         probabilities = samples.scores if kind == "probabilities" else calibration.softmax(samples.scores)
         sections["margins"] = margins.describe(samples.scores, samples.y_true, num_classes, kind=kind)
         sections["calibration"] = calibration.describe(probabilities, samples.y_true)
+        if samples.scores.size <= ranking.MAX_ENTRIES:
+            sections["ranking"] = ranking.describe(probabilities, samples.y_true, num_classes, confidence, _CURVES)
     if samples.features is not None:
         sections["geometry"] = geometry.describe(
             samples.features,
@@ -264,6 +309,22 @@ def _sections(samples: Predictions | None, num_classes: int) -> dict[str, Any]:
         if samples.weight is not None:
             sections["bounds"] = bounds.describe(samples.features, samples.y_true, samples.weight, samples.bias)
     return sections
+
+
+def _threshold(samples: Predictions | None, confidence: float) -> threshold_table.Threshold | None:
+    if samples is None or samples.scores is None or samples.num_classes != 2:
+        return None
+    positive = 1 if samples.positive is None else samples.positive
+    kind = str(samples.scores_kind)
+    return threshold_table.describe(
+        samples.scores,
+        kind,
+        samples.y_true,
+        samples.classes,
+        positive=positive,
+        used=samples.threshold,
+        confidence=confidence,
+    )
 
 
 def _slices(predictions: Predictions, options: _Options) -> Slices | None:
@@ -330,6 +391,17 @@ def _verdict(metrics: Mapping[str, Estimate], test: Homogeneity, confidence: flo
         f"{percent(gap.value)}. A true gap from {percent(true_gap.low)} to {percent(true_gap.high)} is compatible with these "
         f"samples ({confidence:.0%} interval)."
     )
+
+
+def _inverted(samples: Predictions | None, found: ranking.Ranking | None) -> list[str]:
+    """A note if the one score of two classes ranks them the wrong way round."""
+    if samples is None or samples.positive is None or found is None or not found.auc_high[samples.positive] < 0.5:
+        return []
+    positive, other = samples.classes[samples.positive], samples.classes[1 - samples.positive]
+    return [
+        f"the score of {positive!r} is higher for samples of {other!r} (area under the ROC curve "
+        f"{found.auc[samples.positive]:.2f}); is it the score of {other!r}? then pass positive={other!r} (--positive {other})"
+    ]
 
 
 def _notes(confusion: Confusion, classes: tuple[str, ...]) -> list[str]:

@@ -120,7 +120,7 @@ class Confusion:
 
     def worst_pairs(self, count: int) -> list[ConfusedPair]:
         """The ``count`` most frequent confusions, by number of samples, then by share of the true class."""
-        rows, columns, values = self._off_diagonal()
+        rows, columns, values = self.off_diagonal()
         share = values / np.maximum(self.support[rows], 1)
         order = np.lexsort((columns, rows, -share, -values))[:count]
         return [
@@ -128,7 +128,8 @@ class Confusion:
             for i, j, v, s in zip(rows[order], columns[order], values[order], share[order], strict=True)
         ]
 
-    def _off_diagonal(self) -> tuple[Ints, Ints, Ints]:
+    def off_diagonal(self) -> tuple[Ints, Ints, Ints]:
+        """True class, predicted class and count of every confusion that occurs."""
         if isinstance(self.counts, np.ndarray):
             rows, columns = np.nonzero(self.counts)
             values = self.counts[rows, columns]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-import importlib.util
 import math
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 
 from classgap.checks import InputError, did_you_mean
 from classgap.measure.statistics.groups import FREQUENCIES, THIRDS
+from classgap.registry import load_with_methods
 from classgap.suites.jobs import Job, complete
 from classgap.training.config import DataConfig, MethodConfig, ModelConfig, OptimConfig, TrainConfig
 
@@ -165,15 +164,7 @@ def load_suite(name: str) -> Suite:
     path = Path(name)
     if not path.is_file():
         raise InputError(f"{did_you_mean(name, BUILT_IN, what='suite')}; nor is there a file {name}")
-    spec = importlib.util.spec_from_file_location(f"suite_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise InputError(f"suite {path} must be a Python file ending in .py")
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.resolve().parent))  # a suite may import its neighbours, as a script may
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.pop(0)
+    module = load_with_methods(path, "suite")
     if not callable(getattr(module, "suite", None)):
         raise InputError(f"suite {path} must define suite() -> Suite")
     made = module.suite()

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
 
-from classgap.losses import ClassLoss
+from classgap.losses import ClassLoss, tensor_checks
 from classgap.registry import Method
 from classgap.testing.inputs import (
     CLASSES,
@@ -70,6 +70,26 @@ def check_state_is_written_only_while_training(spec: Method) -> None:
         call(criterion, batch)
     assert_same_state(snapshot(criterion), before_call)
     assert_same_state(before, before_call)
+
+
+def check_state_stays_finite(spec: Method) -> None:
+    """One overflow, as half precision gives, must not stay in the state. On accelerators and in compiled steps nothing checks
+    the values of a batch."""
+    checks, tensor_checks.values_are_cheap = tensor_checks.values_are_cheap, lambda tensor: False
+    try:
+        for part in ("logits", "features", "observed"):
+            criterion = warmed(spec)
+            batch = inputs(spec, criterion, seed=7)
+            for bad in (torch.nan, torch.inf, -torch.inf) if part in batch else ():
+                spoilt = batch[part].clone()
+                spoilt[0, ..., 0] = bad
+                gradients(criterion, {**batch, part: spoilt})
+                for name, value in criterion.state_dict().items():
+                    assert torch.isfinite(value).all(), f"a value of {bad} in {part} makes the state {name!r} {value}"
+            for value in gradients(criterion, batch):
+                assert torch.isfinite(value).all(), f"after a bad value in {part} the loss is no longer finite"
+    finally:
+        tensor_checks.values_are_cheap = checks
 
 
 def check_state_is_copied(spec: Method) -> None:

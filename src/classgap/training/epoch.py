@@ -41,7 +41,9 @@ class EpochMeter:
         self.moments.update(features.float(), target)
         for name, value in losses.items():
             if value.numel() == 1:
-                total = len(target) * value.detach().double().reshape(())
+                total = (
+                    len(target) * value.detach().double().reshape(()) if len(target) else value.new_zeros(()).double()
+                )
                 self.losses[name] = self.losses[name] + total if name in self.losses else total
 
     def finite(self) -> bool:

@@ -104,7 +104,10 @@ class Trainer:
             batch=config.batch,
             order=build_order(config, data),
             normalise=self.normalise,
-            policies=policies(data.augment, data.mean),
+            policies=policies(data.augment, data.mean, crop_scale=data.crop_scale),
+            view_policies=None
+            if data.view_augment is None
+            else policies(data.view_augment, data.mean, crop_scale=data.crop_scale),
             views=network.views,
             mix=build_mix(config.mix, data),
             seed=config.seed,
@@ -112,7 +115,7 @@ class Trainer:
             world=fabric.world_size,
         )
         if not self.batches.steps():
-            raise InputError(f"{len(data.train)} training samples are too few for {fabric.world_size} processes")
+            raise InputError(f"training needs at least two samples, got {len(data.train)}")
         self.epoch, self.step = 0, 0
         self.meter = EpochMeter(data.num_classes, fabric.device)
         self._saved_rng: Tensor | None = None
@@ -224,8 +227,10 @@ class Trainer:
         pieces = list(batch.pieces(self.config.optim.accumulate))
         for position, piece in enumerate(pieces):
             with self.fabric.no_backward_sync(self.model, enabled=position < len(pieces) - 1):
-                self.criterion.observe(piece.x)
+                self.criterion.observe(piece.x if len(piece.y) else piece.x[:0])
                 logits, features = self.model(piece.x)
+                if not len(piece.y):  # this process has no sample of the last batch of the epoch
+                    logits, features = logits[:0], features[:0]
                 loss = self.criterion(logits, piece.y, features=features, index=piece.index, epoch=self.epoch)
                 # Processes' gradients are averaged, so each counts by its share of the samples times their number.
                 self.fabric.backward(loss * (len(piece.y) * self.fabric.world_size / batch.total))

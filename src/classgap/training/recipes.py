@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 
 from classgap.checks import InputError
+from classgap.registry import load_with_methods
 from classgap.training.config import TrainConfig
 
 
@@ -17,15 +16,7 @@ def load_recipe(name: str | Path, *, quick: bool = False) -> TrainConfig:
         path = Path("recipes") / f"{str(name).removesuffix('.py')}.py"
     if not path.is_file():
         raise InputError(f"there is no recipe {name}, nor {path}; without a recipe use --set alone")
-    spec = importlib.util.spec_from_file_location("recipe", path)
-    if spec is None or spec.loader is None:
-        raise InputError(f"recipe {path} must be a Python file ending in .py")
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.resolve().parent))  # a recipe may import files of its folder, as a script may
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.pop(0)
+    module = load_with_methods(path, "recipe")
     if not callable(getattr(module, "config", None)):
         raise InputError(f"recipe {path} must define config(quick=False) -> TrainConfig")
     config = module.config(quick=quick)

@@ -11,7 +11,8 @@ from typing import Any
 from lightning_fabric import Fabric
 
 from classgap.checks import InputError
-from classgap.data import MEMORY_MB, TrainingData, default_workers, load_data
+from classgap.data import MEMORY_MB, Encode, TrainingData, default_workers, load_data
+from classgap.models import text_encoder
 from classgap.training.build import for_network
 from classgap.training.config import DataConfig, TrainConfig, read_run
 from classgap.training.epoch import read_log
@@ -114,7 +115,8 @@ def start(
     fabric.launch()
     if workers is None and data is None:
         workers = default_workers(fabric.world_size)
-    sets = for_network(config.model, open_data(config.data, data, workers=workers, memory=memory))
+    encode = text_encoder(config.model.name, config.model.tokens)
+    sets = for_network(config.model, open_data(config.data, data, workers=workers, memory=memory, encode=encode))
     # Only the first process checks the folder, since it also changes it; the others get the result.
     problem = _problem_with(folder, config, resume) if fabric.is_global_zero else None
     if problem := fabric.broadcast(problem):
@@ -133,10 +135,11 @@ def open_data(
     *,
     workers: int | None = None,
     memory: int = MEMORY_MB,
+    encode: Encode | None = None,
 ) -> TrainingData:
-    """The sets that a configuration names, or the torch data sets ``data`` under its settings."""
+    """The sets that a configuration names, or the torch data sets ``data`` under its settings; ``encode`` is for texts."""
     settings = {field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.name != "name"}
-    return load_data(config.name if data is None else data, **settings, workers=workers, memory=memory)
+    return load_data(config.name if data is None else data, **settings, workers=workers, memory=memory, encode=encode)
 
 
 def _fabric(config: TrainConfig, devices: str, accelerator: str, strategy: str) -> Fabric:

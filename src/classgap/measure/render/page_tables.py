@@ -28,6 +28,11 @@ _COLUMNS: dict[str, tuple[str, str, str]] = {
     "name": ("class", "text", "name of the class"),
     "group": ("third", "group", "third of classes by accuracy: easy, medium or hard"),
     "support": ("samples", "int", "number of test samples of this class"),
+    "effective_support": (
+        "effective samples",
+        "number",
+        "number of equally weighted samples with the same information about the accuracy of this class",
+    ),
     "train_count": ("training samples", "int", "number of training samples of this class"),
     "accuracy": (
         "accuracy",
@@ -37,6 +42,17 @@ _COLUMNS: dict[str, tuple[str, str, str]] = {
     "precision": ("precision", "share", "share of the predictions of this class that are correct"),
     "f1": ("F1", "share", "harmonic mean of accuracy and precision"),
     "top5": ("top-5", "share", "share of the class's samples whose true class is among the five highest scores"),
+    "auc": (
+        "ROC AUC",
+        "share",
+        "probability that a sample of this class gets a higher probability of the class than a sample of another class",
+    ),
+    "average_precision": (
+        "average precision",
+        "share",
+        "area under the curve of precision by recall, by the probability of this class; a random ranking has the share of "
+        "samples of this class",
+    ),
     "output_margin": (
         "probability margin",
         "number",
@@ -159,10 +175,13 @@ def _all_missing(values: NDArray[Any]) -> bool:
 def class_table(report: AuditReport) -> Table:
     """Every class of an audit, worst first."""
     first = ("name", "accuracy", "group", "support", "train_count", "precision", "f1", "top5")
-    table = _records_table(report.per_class, ("low", "high"), first, "classes")
+    intervals = {"accuracy": ("low", "high")}
+    intervals |= {key: (f"{key}_low", f"{key}_high") for key in ("auc", "average_precision")}
+    hidden = [bound for pair in intervals.values() for bound in pair]
+    table = _records_table(report.per_class, hidden, first, "classes")
     for column in table["columns"]:
-        if column["key"] == "accuracy":
-            column["interval"] = ["low", "high"]
+        if column["key"] in intervals:
+            column["interval"] = list(intervals[column["key"]])
     return table | {"sort": {"key": "accuracy", "down": False}}
 
 
@@ -222,6 +241,40 @@ def pair_table(confusion: Confusion, classes: Sequence[str], groups: Sequence[st
             "complete": len(kept) == len(every)}, note  # fmt: skip
 
 
+def pair_change_table(comparison: Comparison) -> tuple[Table, str]:
+    """Confused pairs before and after, largest change first, and a sentence that says how many are shown."""
+    every = comparison.confusions(n=None)
+    kept = every.head(MAX_PAIRS)
+    group = dict(zip(comparison.classes, comparison.per_class["group"].tolist(), strict=True))
+    data = {
+        "true": kept["true"].to_list(),
+        "predicted": kept["predicted"].to_list(),
+        "before": plain(kept["before"].to_numpy()),
+        "count": plain(kept["after"].to_numpy()),
+        "change": plain(kept["change"].to_numpy()),
+        "share_before": plain(kept["share_before"].to_numpy()),
+        "share": plain(kept["share_after"].to_numpy()),
+        "group": [group[name] for name in kept["true"]],
+        "size": plain(kept["change"].abs().to_numpy()),
+    }
+    columns = [
+        {"key": "true", "label": "true", "kind": "text", "help": "true class of the samples"},
+        {"key": "predicted", "label": "predicted", "kind": "text", "help": "class that the model predicts"},
+        {"key": "before", "label": "before", "kind": "number", "help": "number of samples before (mean over runs)"},
+        {"key": "count", "label": "after", "kind": "number", "help": "number of samples after (mean over runs)"},
+        {"key": "change", "label": "change", "kind": "signed", "help": "number after minus number before; not tested"},
+        {"key": "share", "label": "share of true, after", "kind": "share", "help": "share of the true class after"},
+        {"key": "group", "label": "third before", "kind": "group", "help": "third of the true class before"},
+    ]
+    which = "all" if kept.height == every.height else f"{kept.height:,} of"
+    note = (
+        f"The page contains {which} {every.height:,} confused pairs, largest change first, as numbers of samples before and "
+        "after. Changes of single pairs are not tested for significance."
+    )
+    return {"label": "confused pairs", "columns": columns, "data": data, "sort": {"key": "size", "down": True},
+            "complete": kept.height == every.height}, note  # fmt: skip
+
+
 def _num_pairs(confusion: Confusion) -> int:
     counts = confusion.counts
     return int(np.count_nonzero(counts)) if isinstance(counts, np.ndarray) else int(counts.nnz)
@@ -276,16 +329,25 @@ def metric_table(report: AuditReport) -> Table:
         (label(name), e.value, e.low, e.high, METRICS[name.removesuffix("_corrected")].meaning)
         for name, e in report.metrics.items()
     ]
-    sections = {"margins": report.margins, "calibration": report.calibration, "geometry": report.geometry,
-                "bounds": report.bounds}  # fmt: skip
+    kinds = [_metric_kind(name) for name in report.metrics]
+    sections = {"margins": report.margins, "calibration": report.calibration, "ranking": report.ranking,
+                "geometry": report.geometry, "bounds": report.bounds}  # fmt: skip
     for title, section in sections.items():
         if section is not None:
-            rows += [
-                (f"{title}: {key.replace('_', ' ')}", v, math.nan, math.nan, "") for key, v in section.summary().items()
-            ]
-    columns = [("name", "number", "text"), ("value", "value", "number"), ("low", "from", "number"),
-               ("high", "to", "number"), ("meaning", "meaning", "long")]  # fmt: skip
-    return _listing("numbers", columns, rows)
+            found = section.summary()
+            rows += [(f"{title}: {key.replace('_', ' ')}", v, math.nan, math.nan, "") for key, v in found.items()]
+            kinds += ["share" if any(word in key for word in _SHARES) else "number" for key in found]
+    columns = [("name", "number", "text"), ("value", "value", "value"), ("low", "from", "value"),
+               ("high", "to", "value"), ("meaning", "meaning", "long")]  # fmt: skip
+    return _listing("numbers", columns, rows) | {"kinds": kinds}
+
+
+_SHARES = ("ece", "share", "confidence", "accuracy")  # words in the names of numbers that are shares
+
+
+def _metric_kind(name: str) -> str:
+    """Kind of a metric: all are shares but the Gini index."""
+    return "number" if name.startswith("gini") else "share"
 
 
 def group_change_table(comparison: Comparison) -> Table:
@@ -318,7 +380,7 @@ def metric_change_table(comparison: Comparison) -> Table:
          METRICS[name.removesuffix("_corrected")].meaning)
         for name, c in comparison.metrics.items()
     ]  # fmt: skip
-    columns = [("name", "number", "text"), ("before", "before", "number"), ("after", "after", "number"),
-               ("delta", "change", "number"), ("low", "from", "number"), ("high", "to", "number"),
-               *((key, heading, "number") for key, heading, _ in std_columns), ("meaning", "meaning", "long")]  # fmt: skip
-    return _listing("numbers", columns, rows)
+    columns = [("name", "number", "text"), ("before", "before", "value"), ("after", "after", "value"),
+               ("delta", "change", "change"), ("low", "from", "change"), ("high", "to", "change"),
+               *((key, heading, "value") for key, heading, _ in std_columns), ("meaning", "meaning", "long")]  # fmt: skip
+    return _listing("numbers", columns, rows) | {"kinds": [_metric_kind(name) for name in comparison.metrics]}

@@ -19,6 +19,8 @@ import numpy as np
 from classgap.checks import InputError, one_of
 from classgap.measure.diagnostics.geometry.embedding import Projection, embed
 from classgap.measure.diagnostics.margins import HISTOGRAM_BINS
+from classgap.measure.render.chart_parts import Records, inline, sized, unit_axis
+from classgap.measure.render.curves import precision_recall, threshold_curve
 from classgap.writing import write
 
 if TYPE_CHECKING:
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from classgap.measure.comparison import Comparison
 
 Theme = Literal["light", "dark"]
-Records = list[dict[str, Any]]
 
 # Blue and orange are distinguishable with every kind of colour vision and on both backgrounds.
 GROUPS = {"easy": "#3f8fd2", "medium": "#8f9aa6", "hard": "#e8703a"}
@@ -48,6 +49,7 @@ def theme_config(theme: Theme) -> dict[str, Any]:
         | {
             "labelColor": faint, "titleColor": faint, "gridColor": grid, "domainColor": grid, "tickColor": grid,
             "titleFontWeight": "normal", "labelFontSize": 11, "titleFontSize": 12, "labelLimit": 150,
+            "labelOverlap": "greedy", "labelSeparation": 6, "labelFlush": False,
         },
         "legend": text
         | {
@@ -90,6 +92,8 @@ def figures(result: AuditReport | Comparison) -> dict[str, alt.TopLevelMixin]:
         "max_distances": max_distances(result),
         "reliability": reliability(result),
         "embedding": embedding(result),
+        "threshold_curve": threshold_curve(result),
+        "precision_recall": precision_recall(result),
     }
     return {name: chart for name, chart in made.items() if chart is not None}
 
@@ -103,26 +107,26 @@ def accuracy_by_class(report: AuditReport) -> alt.TopLevelMixin:
     rows.sort(key=lambda row: -row["accuracy"])
     for rank, row in enumerate(rows, 1):
         row["rank"] = rank
-    base = alt.Chart(_data(rows))
+    base = alt.Chart(inline(rows))
     listed = len(rows) <= NAMED_CLASSES
     if listed:
         place = alt.Y("class:N", sort=None, title=None)
-        value, low, high = "accuracy", alt.X("low:Q", title="accuracy", **_unit_axis()), alt.X2("high:Q")
+        value, low, high = "accuracy", alt.X("low:Q", title="accuracy", **unit_axis()), alt.X2("high:Q")
         intervals = base.mark_rule(strokeWidth=2, opacity=0.55).encode(place, low, high)
         points = base.mark_circle(size=80, opacity=1).encode(place, alt.X(f"{value}:Q"))
     else:
         across = alt.X("rank:Q", title="classes, best first", scale=alt.Scale(domain=[0, len(rows) + 1], nice=False))
-        up = alt.Y("low:Q", title="accuracy", **_unit_axis())
+        up = alt.Y("low:Q", title="accuracy", **unit_axis())
         width = max(0.6, min(4.0, 500 / len(rows)))
         intervals = base.mark_rule(strokeWidth=width, opacity=0.45).encode(across, up, alt.Y2("high:Q"))
         points = base.mark_circle(size=max(10, min(46, 5000 / len(rows))), opacity=1).encode(
             across, alt.Y("accuracy:Q")
         )
     colour, tip = _group_colour(), _tooltip(accuracy="accuracy", low="interval from", high="to", support="samples")
-    mean = alt.Chart(_data([{"mean": _clean(report.balanced.value)}])).mark_rule(strokeDash=[4, 4])
+    mean = alt.Chart(inline([{"mean": _clean(report.balanced.value)}])).mark_rule(strokeDash=[4, 4])
     mean = mean.encode(alt.X("mean:Q") if listed else alt.Y("mean:Q"))
     chart = alt.layer(mean, intervals.encode(colour, tooltip=tip), points.encode(colour, tooltip=tip))
-    return _sized(chart, height=18 * len(rows) + 10 if listed else 320)
+    return sized(chart, height=18 * len(rows) + 10 if listed else 320)
 
 
 def worst_pairs(report: AuditReport, limit: int = 24) -> alt.TopLevelMixin | None:
@@ -147,14 +151,14 @@ def worst_pairs(report: AuditReport, limit: int = 24) -> alt.TopLevelMixin | Non
     # Sorted by a number: with a list of names, Vega-Lite would write the names into an expression.
     across, down = alt.EncodingSortField("column", "min"), alt.EncodingSortField("row", "min")
     axis = alt.Axis(labelAngle=-50, orient="top", labelLimit=90)
-    chart = alt.Chart(_data(rows)).mark_rect(cornerRadius=2).encode(
+    chart = alt.Chart(inline(rows)).mark_rect(cornerRadius=2).encode(
         alt.X("predicted:N", sort=across, axis=axis, title="predicted"),
         alt.Y("true:N", sort=down, title="true"),
         alt.Color("share:Q", scale=alt.Scale(range=["#e8703a14", "#e8703a"], domainMin=0),
                   legend=alt.Legend(title="share of the true class", format=_PERCENT, gradientLength=140)),
         tooltip=[alt.Tooltip("true:N"), alt.Tooltip("predicted:N"), alt.Tooltip("share:Q", format=".1%"), "count:Q"],
     )  # fmt: skip
-    return _sized(chart, height=max(120, 20 * len(order)))
+    return sized(chart, height=max(120, 20 * len(order)))
 
 
 def spread_accuracy(report: AuditReport) -> alt.TopLevelMixin | None:
@@ -165,17 +169,17 @@ def spread_accuracy(report: AuditReport) -> alt.TopLevelMixin | None:
     if not rows:
         return None
     colour, tip = _group_colour(), _tooltip(accuracy="accuracy", spread="spread", support="samples")
-    points = alt.Chart(_data(rows)).mark_circle(size=max(20, min(90, 9000 / len(rows))), opacity=0.85)
+    points = alt.Chart(inline(rows)).mark_circle(size=max(20, min(90, 9000 / len(rows))), opacity=0.85)
     points = points.encode(
         alt.X("spread:Q", title="spread of the class's features ‖s‖", scale=alt.Scale(zero=False)),
         alt.Y("accuracy:Q", title="accuracy", axis=alt.Axis(format=_PERCENT), scale=alt.Scale(zero=False)),
         colour, tooltip=tip,
     )  # fmt: skip
     trend = (
-        alt.Chart(_data(rows)).transform_regression("spread", "accuracy").mark_line(strokeDash=[4, 4], color="#8f9aa6")
+        alt.Chart(inline(rows)).transform_regression("spread", "accuracy").mark_line(strokeDash=[4, 4], color="#8f9aa6")
     )
     layers = [points] if len(rows) < 3 else [trend.encode(x="spread:Q", y="accuracy:Q"), points]
-    return _sized(alt.layer(*layers), height=300)
+    return sized(alt.layer(*layers), height=300)
 
 
 def margins(report: AuditReport) -> alt.TopLevelMixin | None:
@@ -184,8 +188,8 @@ def margins(report: AuditReport) -> alt.TopLevelMixin | None:
         return None
     found = report.margins.logit
     rows = _distributions(report, "margin", found.edges, found.counts)
-    zero = alt.Chart(_data([{"margin": 0}])).mark_rule(strokeDash=[4, 4]).encode(x="margin:Q")
-    return _sized(alt.layer(_areas(rows, "margin", "logit margin"), zero), height=260)
+    zero = alt.Chart(inline([{"margin": 0}])).mark_rule(strokeDash=[4, 4]).encode(x="margin:Q")
+    return sized(alt.layer(_areas(rows, "margin", "logit margin"), zero), height=260)
 
 
 def max_distances(report: AuditReport) -> alt.TopLevelMixin | None:
@@ -199,7 +203,7 @@ def max_distances(report: AuditReport) -> alt.TopLevelMixin | None:
     counts = np.zeros((report.num_classes, HISTOGRAM_BINS), dtype=np.int64)
     np.add.at(counts, (report.samples.y_true, place), 1)
     rows = _distributions(report, "distance", edges, counts)
-    return _sized(
+    return sized(
         _areas(rows, "distance", "largest distance within the class / length of the longest feature vector"), height=260
     )
 
@@ -218,7 +222,7 @@ def _distributions(report: AuditReport, key: str, edges: Any, counts: Any) -> Re
 
 
 def _areas(rows: Records, key: str, title: str) -> Any:
-    return alt.Chart(_data(rows)).mark_area(interpolate="monotone", line={"strokeWidth": 2}, fillOpacity=0.16).encode(
+    return alt.Chart(inline(rows)).mark_area(interpolate="monotone", line={"strokeWidth": 2}, fillOpacity=0.16).encode(
         alt.X(f"{key}:Q", title=title),
         alt.Y("share:Q", title="share of the group's samples", stack=None, axis=alt.Axis(format=_PERCENT)),
         _group_colour(), tooltip=[alt.Tooltip("group:N"), alt.Tooltip(f"{key}:Q", format=".2f"),
@@ -236,16 +240,16 @@ def reliability(report: AuditReport) -> alt.TopLevelMixin | None:
         for c, a, n in zip(found.bin_confidence, found.bin_accuracy, found.bin_counts, strict=True)
         if n
     ]
-    diagonal = alt.Chart(_data([{"x": 0, "y": 0}, {"x": 1, "y": 1}])).mark_line(strokeDash=[4, 4], color="#8f9aa6")
-    base = alt.Chart(_data(rows)).encode(
-        alt.X("confidence:Q", title="confidence", **_unit_axis()), alt.Y("accuracy:Q", title="accuracy", **_unit_axis())
+    diagonal = alt.Chart(inline([{"x": 0, "y": 0}, {"x": 1, "y": 1}])).mark_line(strokeDash=[4, 4], color="#8f9aa6")
+    base = alt.Chart(inline(rows)).encode(
+        alt.X("confidence:Q", title="confidence", **unit_axis()), alt.Y("accuracy:Q", title="accuracy", **unit_axis())
     )
     points = base.mark_circle(opacity=1, color=GROUPS["easy"]).encode(
         alt.Size("samples:Q", scale=alt.Scale(range=[20, 420]), legend=None),
         tooltip=[alt.Tooltip("confidence:Q", format=".1%"), alt.Tooltip("accuracy:Q", format=".1%"), "samples:Q"],
     )
     line = base.mark_line(color=GROUPS["easy"], opacity=0.6)
-    return _sized(alt.layer(diagonal.encode(alt.X("x:Q"), alt.Y("y:Q")), line, points), height=300)
+    return sized(alt.layer(diagonal.encode(alt.X("x:Q"), alt.Y("y:Q")), line, points), height=300)
 
 
 def embedding(report: AuditReport, *, method: Projection = "tsne") -> alt.TopLevelMixin | None:
@@ -261,14 +265,14 @@ def embedding(report: AuditReport, *, method: Projection = "tsne") -> alt.TopLev
     ]  # fmt: skip
     hidden = alt.Axis(labels=False, ticks=False, grid=False, domain=False, title=None)
     names = [report.classes[k] for k in found.classes]
-    chart = alt.Chart(_data(rows)).mark_point(filled=True, size=46, opacity=0.8).encode(
+    chart = alt.Chart(inline(rows)).mark_point(filled=True, size=46, opacity=0.8).encode(
         alt.X("x:Q", axis=hidden, scale=alt.Scale(zero=False)), alt.Y("y:Q", axis=hidden, scale=alt.Scale(zero=False)),
         alt.Color("class:N", scale=alt.Scale(domain=names, scheme="tableau10"),
                   legend=alt.Legend(title=None, labelLimit=90)),
         alt.Shape("outcome:N", scale=alt.Scale(domain=["right", "wrong"], range=["circle", "cross"]), legend=None),
         tooltip=[alt.Tooltip("class:N", title="true"), alt.Tooltip("predicted:N"), alt.Tooltip("outcome:N")],
     )  # fmt: skip
-    return _sized(chart, height=420)
+    return sized(chart, height=420)
 
 
 # ---------------------------------------------------------------- comparison
@@ -279,14 +283,14 @@ def dumbbells(comparison: Comparison, limit: int = NAMED_CLASSES) -> alt.TopLeve
     rows = _change_rows(comparison)
     if len(rows) > limit:
         rows = rows[: limit // 2] + rows[-(limit - limit // 2) :]
-    base = alt.Chart(_data(rows))
+    base = alt.Chart(inline(rows))
     place = alt.Y("class:N", sort=None, title=None)
-    start, end = alt.X("before:Q", title="accuracy", **_unit_axis()), alt.X2("after:Q")
+    start, end = alt.X("before:Q", title="accuracy", **unit_axis()), alt.X2("after:Q")
     colour, tip = _change_colour(), _change_tooltip()
     bar = base.mark_rule(strokeWidth=3, opacity=0.6).encode(place, start, end, colour, tooltip=tip)
     before = base.mark_point(size=60, filled=False, strokeWidth=1.6).encode(place, start, colour, tooltip=tip)
     after = base.mark_circle(size=95, opacity=1).encode(place, alt.X("after:Q"), colour, tooltip=tip)
-    return _sized(alt.layer(bar, before, after), height=18 * len(rows) + 10)
+    return sized(alt.layer(bar, before, after), height=18 * len(rows) + 10)
 
 
 def before_after(comparison: Comparison) -> alt.TopLevelMixin:
@@ -294,15 +298,15 @@ def before_after(comparison: Comparison) -> alt.TopLevelMixin:
     rows = _change_rows(comparison)
     ends = [row[side] for row in rows for side in ("before", "after")]
     low, high = (min(ends), max(ends)) if ends else (0.0, 1.0)
-    diagonal = alt.Chart(_data([{"x": low, "y": low}, {"x": high, "y": high}])).mark_line(
+    diagonal = alt.Chart(inline([{"x": low, "y": low}, {"x": high, "y": high}])).mark_line(
         strokeDash=[4, 4], color="#8f9aa6"
     )
-    points = alt.Chart(_data(rows)).mark_circle(size=max(20, min(90, 9000 / max(len(rows), 1))), opacity=0.85).encode(
+    points = alt.Chart(inline(rows)).mark_circle(size=max(20, min(90, 9000 / max(len(rows), 1))), opacity=0.85).encode(
         alt.X("before:Q", title="accuracy before", axis=alt.Axis(format=_PERCENT), scale=alt.Scale(zero=False)),
         alt.Y("after:Q", title="accuracy after", axis=alt.Axis(format=_PERCENT), scale=alt.Scale(zero=False)),
         _change_colour(), tooltip=_change_tooltip(),
     )  # fmt: skip
-    return _sized(alt.layer(diagonal.encode(alt.X("x:Q"), alt.Y("y:Q")), points), height=340)
+    return sized(alt.layer(diagonal.encode(alt.X("x:Q"), alt.Y("y:Q")), points), height=340)
 
 
 def _change_rows(comparison: Comparison) -> Records:
@@ -339,11 +343,6 @@ def _clean(value: Any) -> float | None:
     return round(number, 5) if math.isfinite(number) else None
 
 
-def _data(rows: Records) -> alt.InlineData:
-    # Altair passes InlineData unchanged; it would reject alt.Data with more than 5000 rows.
-    return alt.InlineData(values=rows)
-
-
 def _class_rows(report: AuditReport, extra: Sequence[str]) -> Records:
     """One record per class with samples."""
     return [
@@ -352,10 +351,6 @@ def _class_rows(report: AuditReport, extra: Sequence[str]) -> Records:
         for record in report.per_class
         if record["support"] > 0
     ]
-
-
-def _unit_axis() -> dict[str, Any]:
-    return {"scale": alt.Scale(domain=[0, 1]), "axis": alt.Axis(format=_PERCENT, tickCount=5)}
 
 
 def _group_colour() -> alt.Color:
@@ -368,10 +363,6 @@ def _tooltip(**titles: str) -> list[alt.Tooltip]:
     return [alt.Tooltip("class:N"), alt.Tooltip("group:N")] + [
         alt.Tooltip(f"{key}:Q", title=title, format=forms.get(key, ".1%")) for key, title in titles.items()
     ]
-
-
-def _sized(chart: alt.TopLevelMixin, *, height: float) -> alt.TopLevelMixin:
-    return chart.properties(width=680, height=height)
 
 
 def _pair_indices(report: AuditReport, count: int) -> list[tuple[int, int]]:

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from classgap.measure.audit_report import AuditReport
+    from classgap.measure.diagnostics.threshold import Threshold
     from classgap.measure.statistics.slices import SliceColumn
 
-SHOWN = 10  # rows of a table on the terminal and in Markdown
+SHOWN = 12  # rows of a table on the terminal and in Markdown
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,8 @@ class Section:
 def sections(report: AuditReport) -> list[Section]:
     """The optional parts that this report has."""
     found = []
+    if report.threshold is not None:
+        found.append(_threshold(report.threshold))
     if report.slices is not None:
         found += [_slices(column, number) for number, column in enumerate(report.slices.columns.values())]
     return found
@@ -91,6 +94,35 @@ def _text(value: Any, kind: str) -> str:
     if kind == "number":
         return "–" if math.isnan(value) else f"{value:.2g}"
     return ("yes" if value else "") if kind == "flag" else str(value)
+
+
+def _threshold(found: Threshold) -> Section:
+    first, second = found.positive, found.negative
+    columns = (("threshold", "threshold", "number"), ("positive_accuracy", f"accuracy of {first}", "share"),
+               ("positive_low", "from", "share"), ("positive_high", "to", "share"),
+               ("negative_accuracy", f"accuracy of {second}", "share"), ("negative_low", "from", "share"),
+               ("negative_high", "to", "share"), ("overall", "overall", "share"), ("balanced", "balanced", "share"),
+               ("precision", f"precision of {first}", "share"), ("mark", "", "text"))  # fmt: skip
+    used = "" if math.isnan(found.used) else f" The predictions of this report use {found.used:.3g}."
+    text = (
+        f"'{first}' is predicted where its probability is at least the threshold: a lower threshold finds more samples of "
+        f"'{first}' and misjudges more of '{second}'.{used}",
+        "The thresholds marked as equal accuracy and as highest balanced accuracy were found on these samples, so choose one on "
+        "validation data and check it on test data.",
+    )
+    return Section(
+        "threshold",
+        "Threshold",
+        text,
+        (listing("threshold", "Accuracy of both classes by threshold", columns, found.table, "thresholds"),),
+        (
+            (
+                "threshold_curve",
+                "Accuracy of both classes by threshold",
+                "The dashed line is the threshold of this report.",
+            ),
+        ),
+    )
 
 
 def _slices(column: SliceColumn, number: int) -> Section:

@@ -40,6 +40,7 @@ class Cause:
 
     Attributes:
         kind: Short code of the cause.
+        title: The cause in a few words. Causes with the same title have the same remedy.
         number: The evidence as a number: a share, a ratio or a count; the sentence says which.
         p_value: p-value before the correction for the number of classes.
         sentence: The evidence in plain English.
@@ -49,6 +50,7 @@ class Cause:
     """
 
     kind: CauseKind
+    title: str
     number: float
     p_value: float
     sentence: str
@@ -159,14 +161,16 @@ def _word_confusion(table: ClassErrors, k: int, partners: list[int], p_value: fl
     # One direction: at least twice the rate of the other direction, and significant.
     expected = share * back / max(1 - share, 1e-12)
     if there >= 2 * expected and binom.sf(there - 1, there + back, share) < 0.05:
-        remedy = f"`classgap fix`: offsets per class move the boundary to '{names[rival]}'."
+        title = "Confused in one direction"
+        remedy = "`classgap fix`: offsets per class move the boundary to the class that is predicted instead."
     else:
+        title = "Confused in both directions"
         remedy = (
-            "Confused in both directions, so offsets would help one class and harm the other. Train features that distinguish "
+            "Offsets would help one of the two classes and harm the other. Train features that distinguish "
             "the two classes (inputs of higher resolution, more samples of the two, AutoAugment for images and a large network, "
             "`CompactLogitsLoss`), or merge the two classes if the difference does not matter."
         )
-    return Cause("confused", float(there / errors[k]), p_value, sentence, remedy, classes=tuple(partners))
+    return Cause("confused", title, float(there / errors[k]), p_value, sentence, remedy, classes=tuple(partners))
 
 
 def under_prediction(table: ClassErrors) -> Signal:
@@ -183,7 +187,7 @@ def under_prediction(table: ClassErrors) -> Signal:
             f"({missed[k]} missed, {false[k]} wrongly predicted)."
         )
         remedy = "`classgap fix`: an offset, fitted on held-out predictions, raises its score."
-        return Cause("underpredicted", ratio, float(p_values[k]), sentence, remedy)
+        return Cause("underpredicted", "Predicted too rarely", ratio, float(p_values[k]), sentence, remedy)
 
     return Signal(p_values, table.predicted <= UNDERPREDICTED * table.support, cause)
 
@@ -215,7 +219,7 @@ def scatter(table: ClassErrors, spread: Spread) -> Signal:
             "images, add AutoAugment if the network fits its training set without it (`classgap methods autoaugment`). Check "
             "whether the class contains several kinds of objects."
         )
-        return Cause("scattered", float(ratio[k]), float(p_values[k]), sentence, remedy)
+        return Cause("scattered", "Large spread of the features", float(ratio[k]), float(p_values[k]), sentence, remedy)
 
     material = (rank <= max(1, total // 10)) & (ratio >= SPREAD_RATIO)
     return Signal(np.where(contradicted, np.nan, p_values), material, cause)
@@ -246,7 +250,8 @@ def crowding(table: ClassErrors, geometry: Geometry) -> Signal:
             "Offsets cannot separate classes that overlap. Use inputs of higher resolution or a stronger backbone, train with "
             "margins (`MR2Loss`, `DBMLoss`), or merge the two classes if the difference does not matter."
         )
-        return Cause("crowded", float(error[k]), float(p_values[k]), sentence, remedy, classes=(rival,))
+        title = "Close to another class in feature space"
+        return Cause("crowded", title, float(error[k]), float(p_values[k]), sentence, remedy, classes=(rival,))
 
     return Signal(p_values, (error >= OVERLAP) & (rank <= max(1, total // 10)), cause)
 
@@ -279,7 +284,9 @@ def scarcity(table: ClassErrors, train_counts: Ints) -> Signal:
             "Collect more samples; or train with `CompactLogitsLoss(num_classes, class_counts=…)`, which includes logit "
             "adjustment; or correct the trained model with `classgap fix --train-counts`."
         )
-        return Cause("few_samples", float(train_counts[k]), float(p_values[k]), sentence, remedy)
+        return Cause(
+            "few_samples", "Few training samples", float(train_counts[k]), float(p_values[k]), sentence, remedy
+        )
 
     short = seen & (train_counts <= FEW_RATIO * typical)
     return Signal(np.where(short & ~np.isnan(p_values) & (not contradicted), p_values, np.nan), short, cause)

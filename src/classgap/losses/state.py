@@ -1,4 +1,4 @@
-"""Reading state that the same step has written."""
+"""Writing state, and reading state that the same step has written."""
 
 from __future__ import annotations
 
@@ -6,6 +6,14 @@ from typing import cast
 
 import torch
 from torch import Tensor
+
+
+def write_state(state: Tensor, value: Tensor) -> None:
+    """Write ``value`` into the buffer ``state``, except its entries that are not finite.
+
+    One batch with an overflow, which a gradient scaler skips, must not remain in the state for the rest of the training.
+    """
+    state.copy_(torch.where(torch.isfinite(value), value, state))
 
 
 def read_state(value: Tensor) -> Tensor:

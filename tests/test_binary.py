@@ -1,0 +1,161 @@
+"""Two classes: one score column, thresholds, and areas under curves."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+from sklearn.metrics import average_precision_score, roc_auc_score
+
+from classgap import Predictions, audit
+from classgap.checks import InputError
+from classgap.cli import main
+from classgap.measure.diagnostics.ranking import auc_interval, average_precision, roc_area
+from classgap.measure.statistics.intervals import wilson
+
+RNG = np.random.default_rng(0)
+Y = (RNG.random(400) < 0.3).astype(int)
+LOGIT = RNG.normal(0, 1, 400) + 2 * Y - 1
+PROB = 1 / (1 + np.exp(-LOGIT))
+
+
+def test_one_score_column_is_that_of_the_second_class(tmp_path):
+    names = np.array(["benign", "malignant"])[Y]
+    pl.DataFrame({"label": Y, "prob": PROB}).write_csv(tmp_path / "a.csv")
+    pl.DataFrame({"label": names, "p": PROB}).write_parquet(tmp_path / "b.parquet")
+    np.savez(tmp_path / "c.npz", y_true=Y, scores=LOGIT)
+    wanted = (PROB >= 0.5).astype(int).tolist()
+    from classgap import Columns
+
+    for found in (
+        Predictions.read(tmp_path / "a.csv"),
+        Predictions.read(tmp_path / "a.csv", Columns(scores="prob")),
+        Predictions.read(tmp_path / "b.parquet", Columns(scores="p")),
+        Predictions.read(tmp_path / "c.npz"),
+        Predictions.from_arrays(Y, scores=PROB),
+        Predictions.from_arrays(Y == 1, scores=LOGIT[:, None]),
+        Predictions.from_frame(pl.DataFrame({"label": names, "probability": PROB})),
+    ):
+        assert found.y_pred.tolist() == wanted
+        assert found.y_true.tolist() == Y.tolist()
+        assert found.threshold == 0.5
+        lower = found.at_threshold(0.2)
+        assert lower.y_pred.tolist() == (PROB >= 0.2).astype(int).tolist()
+    assert any("taken as the score of class 'malignant'" in note for note in found.notes)
+
+
+def test_positive_names_the_class_of_the_score():
+    names = np.array(["benign", "malignant"])[Y]
+    wrong = audit(names, scores=1 - PROB)
+    assert any("is it the score of 'benign'?" in note for note in wrong.notes)
+    right = audit(names, scores=1 - PROB, positive="benign")
+    assert right.overall.value == pytest.approx(audit(names, scores=PROB).overall.value)
+    assert not any("benign" in note for note in right.notes)
+    columns = np.column_stack([1 - PROB, PROB])
+    both = audit(names, scores=columns, class_names=["benign", "malignant"], threshold=0.9, positive="benign")
+    assert both.samples.y_pred.tolist() == np.where(1 - PROB >= 0.9, 0, 1).tolist()
+
+
+def test_threshold_table():
+    found = audit(Y, scores=PROB, threshold=0.3).threshold
+    row = found.table[found.table["mark"] == "used here"][0]
+    assert row["threshold"] == 0.3
+    assert row["positive_accuracy"] == pytest.approx((PROB[Y == 1] >= 0.3).mean())
+    assert row["negative_accuracy"] == pytest.approx((PROB[Y == 0] < 0.3).mean())
+    assert row["precision"] == pytest.approx(Y[PROB >= 0.3].mean())
+    assert row["overall"] == pytest.approx(((PROB >= 0.3) == Y).mean())
+    best = found.table[found.table["mark"] == "highest balanced accuracy"][0]
+    assert best["balanced"] == pytest.approx(
+        max(((PROB[Y == 1] >= t).mean() + (PROB[Y == 0] < t).mean()) / 2 for t in PROB)
+    )
+    equal = found.table[found.table["mark"] == "equal accuracy"][0]
+    assert abs(equal["positive_accuracy"] - equal["negative_accuracy"]) < 0.02
+    assert audit(Y, Y).threshold is None
+
+
+def test_errors_say_what_to_do(tmp_path, monkeypatch, capsys):
+    with pytest.raises(
+        InputError, match=r"one score per sample, which is for two classes, but the labels are 'a', 'b', 'c'"
+    ):
+        audit(np.array(["a", "b", "c"]), scores=np.array([0.1, 0.2, 0.3]))
+    with pytest.raises(InputError, match="unknown class for positive 'malign'; did you mean"):
+        audit(np.array(["benign", "malignant"])[Y], scores=PROB, positive="malign")
+    with pytest.raises(InputError, match="need the scores of two classes, got no scores"):
+        audit(Y, Y, threshold=0.3)
+    with pytest.raises(InputError, match="need the scores of two classes, got 3 classes"):
+        audit(np.zeros(4, int), scores=np.ones((4, 3)) / 3, threshold=0.3)
+    with pytest.raises(InputError, match=r"threshold must be a finite number in \[0, 1\]"):
+        audit(Y, scores=PROB, threshold=-1)
+    with pytest.raises(InputError, match="must hold probabilities"):
+        audit(Y, scores=LOGIT, scores_kind="probabilities")
+    pl.DataFrame({"label": Y, "prob": PROB}).write_csv(tmp_path / "a.csv")
+    monkeypatch.setattr("sys.argv", ["classgap", "audit", str(tmp_path / "a.csv"), "--threshold", "0.3"])
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    assert "Accuracy of both classes by threshold" in capsys.readouterr().out
+
+
+def test_areas_match_scikit_learn():
+    coarse = np.round(PROB, 1)  # with ties
+    for values in (PROB, coarse, np.zeros(400)):
+        sides = values[Y == 1], values[Y == 0]
+        assert roc_area(*sides)[0] == pytest.approx(roc_auc_score(Y, values))
+        assert average_precision(*sides) == pytest.approx(average_precision_score(Y, values))
+    y = RNG.integers(0, 4, 300)
+    scores = RNG.normal(size=(300, 5)) + 2 * np.eye(5)[y]
+    report = audit(y, scores=scores, class_names=list("abcde"))
+    probabilities = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    for k in range(4):
+        assert report.per_class["auc"][k] == pytest.approx(roc_auc_score(y == k, probabilities[:, k]))
+        low, high = report.per_class["average_precision_low"][k], report.per_class["average_precision_high"][k]
+        assert low < report.per_class["average_precision"][k] < high
+    assert np.isnan(report.per_class["auc"][4])
+    assert set(report.ranking.curves) == set(range(4))
+
+
+def coverage(draw, sizes, rounds, seed=0):
+    """Share of the intervals of both areas that hold the value of very many samples."""
+    rng = np.random.default_rng(seed)
+    many = 100_000 // sum(sizes)
+    big = [draw(rng, k, size * many) for k, size in enumerate(sizes)]
+    truth = roc_area(big[1], big[0])[0], average_precision(big[1], big[0])
+    held = []
+    for _ in range(rounds):
+        negative, positive = (draw(rng, k, size) for k, size in enumerate(sizes))
+        value, variance = roc_area(positive, negative)
+        low, high = auc_interval(
+            np.array([value]), np.array([variance]), np.array([sizes[1]]), np.array([sizes[0]]), 0.95
+        )
+        other_low, other_high = wilson(np.array([average_precision(positive, negative)]), np.array([sizes[1]]), 0.95)
+        held.append((low[0] <= truth[0] <= high[0], other_low[0] <= truth[1] <= other_high[0]))
+    return np.mean(held, axis=0)
+
+
+SHAPES = {
+    "normal": lambda rng, k, n: rng.normal(1.5 * k, 1, n),
+    "equal": lambda rng, k, n: rng.normal(0, 1, n),
+    "wide": lambda rng, k, n: rng.normal(1.5 * k, 1 + 2 * k, n),
+    "two groups": lambda rng, k, n: (
+        rng.normal(0, 1, n) if k == 0 else np.where(rng.random(n) < 0.3, -1, 3) + rng.normal(0, 0.5, n)
+    ),
+    "coarse": lambda rng, k, n: rng.binomial(4, 0.3 + 0.4 * k, n).astype(float),
+    "exponential": lambda rng, k, n: rng.exponential(1 + 2 * k, n),
+}
+
+
+@pytest.mark.parametrize("shape", ["normal", "two groups"])
+def test_intervals_of_areas_hold_in_small(shape):
+    assert (coverage(SHAPES[shape], (200, 20), 100) >= 0.88).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", [(20, 5), (100, 10), (300, 30), (30, 30), (900, 100), (300, 300)])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_intervals_of_areas_hold(shape, sizes):
+    assert (coverage(SHAPES[shape], sizes, 400) >= 0.92).all()
+
+
+def test_area_of_one_keeps_an_interval():
+    low, high = auc_interval(np.array([1.0]), np.array([0.0]), np.array([30]), np.array([30]), 0.95)
+    assert 0.8 < low[0] < 0.99
+    assert high[0] == 1
