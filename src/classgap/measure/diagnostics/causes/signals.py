@@ -112,19 +112,32 @@ def confusion(table: ClassErrors) -> Signal:
     testable = (errors > 0) & (others > 1)
     chance = np.minimum(1.0, others * binom.sf(most - 1, errors, 1 / max(others, 1)))
     p_values = np.where(testable, chance, np.nan)
-    partners: list[list[int]] = []
-    for k in range(len(errors)):
-        row, columns = _row(off, k)
-        top = np.argsort(-row, kind="stable")[:MAX_PARTNERS]
-        significant = others * binom.sf(row[top] - 1, errors[k], 1 / max(others, 1)) < 0.05
-        partners.append([int(j) for j in columns[top[significant & (row[top] >= ALSO_SHARE * errors[k])]]])
-    together = np.array([sum(off[k, j] for j in found) for k, found in enumerate(partners)])
+    partners, together = _partners(off, errors)
     material = (most >= MAIN_SHARE * errors) | (together >= TOGETHER_SHARE * errors)
 
     def cause(k: int) -> Cause:
         return _word_confusion(table, k, partners[k], float(p_values[k]))
 
     return Signal(p_values, material & (most >= 3) & (together > 0), cause)
+
+
+def _partners(off: Any, errors: Ints) -> tuple[list[list[int]], Ints]:
+    """The classes that the errors of each class go to significantly often, and how many errors go to all of them."""
+    from scipy.stats import binom
+
+    others = len(errors) - 1
+    tops = []
+    for k in range(len(errors)):
+        row, columns = _row(off, k)
+        top = np.argsort(-row, kind="stable")[:MAX_PARTNERS]
+        tops.append((np.full(len(top), k), row[top], columns[top]))
+    owner, count, partner = (np.concatenate(parts) for parts in zip(*tops, strict=True))
+    chance = others * binom.sf(count - 1, errors[owner], 1 / max(others, 1))  # one call: each has a high fixed cost
+    found = (chance < 0.05) & (count >= ALSO_SHARE * errors[owner])
+    owner, count, partner = owner[found], count[found], partner[found]
+    ends = np.cumsum(np.bincount(owner, minlength=len(errors)))[:-1]
+    partners = [part.tolist() for part in np.split(partner, ends)]
+    return partners, np.bincount(owner, weights=count, minlength=len(errors)).astype(np.int64)
 
 
 def _row(matrix: Any, k: int) -> tuple[Ints, Ints]:
