@@ -77,7 +77,7 @@ def summary(found: Found, superseded: Found) -> str:
     head = (HERE / "reading.md").read_text().format(rule=RULE.meaning)
     parts = [head, _filled((HERE / "findings.md").read_text(), measured)]
     tables = (
-        _on_every_task(found, MR2, "MR² (`MR2Loss(num_classes)`) on every task"),
+        _on_every_task(found, MR2, "MR² on every task"),
         _on_every_task(found, COMPACT, "Compact logits on every task"),
         _against_rivals(found),
         _after_training(found),
