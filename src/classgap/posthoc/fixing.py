@@ -14,7 +14,7 @@ from sklearn.base import clone
 from threadpoolctl import threadpool_limits
 
 from classgap import registry
-from classgap.checks import InputError, number
+from classgap.checks import InputError, number, whole
 from classgap.posthoc.estimators.base import PostHocMethod
 from classgap.posthoc.fix_report import Candidate, FixReport
 from classgap.posthoc.held_out import Array, HeldOut, as_logits
@@ -83,6 +83,8 @@ def fix(
     )
     held_out = held_out_of(found)
     number("report_share", report_share, low=0.05, high=0.5)
+    whole("seed", seed, low=0)
+    whole("folds", folds, low=2)
     choose({}, rule, overall)  # an unknown name is an error before any work is done
     set_aside = fold_numbers(held_out.y, round(1 / report_share), seed) == 0
     fitting, reporting = held_out.take(np.flatnonzero(~set_aside)), held_out.take(np.flatnonzero(set_aside))

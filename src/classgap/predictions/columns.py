@@ -155,7 +155,7 @@ def pick_wide(role: str, wanted: str | None, available: Sequence[str]) -> tuple[
 
 def _in_order(found: list[str], prefix_length: int) -> tuple[list[str], list[str] | None]:
     suffixes = [name[prefix_length:] for name in found]
-    if all(s.isdecimal() for s in suffixes):
+    if all(re.fullmatch(r"[0-9]{1,18}", s) for s in suffixes):
         numbers = sorted(int(s) for s in suffixes)
         if numbers != list(range(len(numbers))):
             raise InputError(

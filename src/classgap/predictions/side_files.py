@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap.checks import InputError, printable
+from classgap.checks import InputError, as_numpy, printable
 from classgap.predictions.labels import check_names
 
 
@@ -22,7 +22,7 @@ def read_names(path: Path) -> list[str]:
             found = [found[str(k)] for k in range(len(found))]
     except OSError:
         raise InputError(f"the file of class names {path} cannot be read") from None
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, RecursionError):
         raise InputError(
             f"{path} must hold class names: one name per line, a JSON list, or a JSON object with keys 0, 1, 2, …"
         ) from None
@@ -41,7 +41,7 @@ def read_train_counts(path: Path) -> Mapping[str, int] | Sequence[int]:
         else:
             import polars as pl
 
-            table = pl.read_csv(path, infer_schema=False)
+            table = pl.read_csv(path, infer_schema=False, glob=False)
             found = _unique([(str(name), int(count)) for name, count in table.select(table.columns[:2]).rows()])
     except InputError:
         raise
@@ -74,9 +74,13 @@ def counts_in_order(given: Mapping[str, int] | Sequence[int], classes: tuple[str
                 f"training counts must name every class, but {len(missing)} of {len(classes)} are missing (e.g. {missing[0]!r})"
             )
         given = [given[name] for name in classes]
-    if len(given) != len(classes):
-        raise InputError(f"there must be one training count per class, {len(classes)}, got {len(given)}")
-    counts = np.asarray(given)
-    if counts.dtype.kind not in "iu" or (counts < 0).any():
-        raise InputError(f"training counts must be whole numbers ≥ 0, got {given[0]!r} …")
+    counts = as_numpy(given, "train_counts")
+    if counts.shape != (len(classes),):
+        raise InputError(
+            f"there must be one training count per class, {len(classes)}, got "
+            f"{len(counts) if counts.ndim == 1 else f'an array of shape {counts.shape}'}"
+        )
+    mixed = isinstance(given, (list, tuple)) and any(isinstance(count, bool) for count in given)
+    if mixed or counts.dtype.kind not in "iu" or (counts < 0).any() or (counts > np.iinfo(np.int64).max).any():
+        raise InputError(f"training counts must be whole numbers ≥ 0, got {counts[:3].tolist()!s:.80} …")
     return counts.astype(np.int64)
