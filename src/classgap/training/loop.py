@@ -21,7 +21,15 @@ from classgap.data import Batch, Batches, Normalise, Split, TrainingData, mixed_
 from classgap.heads import FeatureTap, cosine_heads, learned_scales
 from classgap.losses import LossBatch
 from classgap.training.build import build_mix, build_network, build_optimizer, build_order
-from classgap.training.checkpoint import read_checkpoint, restore_rng, rng_state, save_checkpoint
+from classgap.training.checkpoint import (
+    check_optimizer,
+    check_rng,
+    fitting,
+    read_checkpoint,
+    restore_rng,
+    rng_state,
+    save_checkpoint,
+)
 from classgap.training.config import TrainConfig
 from classgap.training.epoch import EpochMeter, accuracy_by_class, add_groups, append_log, cut_log
 from classgap.training.interpolate import START_FILE, mix_weights, save_start
@@ -68,6 +76,7 @@ class Trainer:
         teacher: A trained network, for methods that learn from one.
     Attributes:
         before_training: Called before training starts or is resumed; trains the other runs that this one needs.
+        lock: Lock of the folder, held by the first process.
     """
 
     def __init__(
@@ -116,6 +125,7 @@ class Trainer:
         self.epoch, self.step = 0, 0
         self.meter = EpochMeter(data.num_classes, fabric.device)
         self._saved_rng: Tensor | None = None
+        self.lock: Any = None
         self._head_is_new, self._mixed = network.head_is_new, False
 
     @property
@@ -301,6 +311,8 @@ class Trainer:
     def resume(self) -> None:
         """Continue from the checkpoint, if there is one."""
         if not self.checkpoint.exists():
+            if self.fabric.is_global_zero and self.log.exists():
+                cut_log(self.log, 0)  # a crash came between the end of the first epoch and its checkpoint
             return
         saved = read_checkpoint(self.checkpoint)
         if saved["split_hash"] != self.data.split_hash:
@@ -314,13 +326,23 @@ class Trainer:
                 f"{self.fabric.world_size}; resume with --devices {len(saved['rng'])}"
             )
         modules = {"model": self.model, "optimizer": self.optimizer, "criterion": self.criterion}
-        self.fabric.load(self.checkpoint, modules, weights_only=True)
-        self.fabric.strategy.precision.load_state_dict(saved["scaler"])
-        self.epoch, self.step = saved["position"]["epoch"], saved["position"]["step"]
-        self.meter.load_state_dict(saved["meter"])
+        with fitting(self.checkpoint):
+            self.fabric.load(self.checkpoint, modules, weights_only=True)
+            check_optimizer(self.optimizer)
+            self.fabric.strategy.precision.load_state_dict(saved["scaler"])
+            self.epoch, self.step = (int(saved["position"][name]) for name in ("epoch", "step"))
+            if not (0 <= self.epoch <= self.config.epochs and 0 <= self.step <= self.batches.steps(self.epoch)):
+                raise ValueError(f"its position is step {self.step} of epoch {self.epoch}")
+            self.meter.load_state_dict(saved["meter"])
+            check_rng(saved["rng"])
         if self.fabric.is_global_zero:
             cut_log(self.log, self.epoch)
         self._saved_rng = saved["rng"]
+
+    def release(self) -> None:
+        """Let other processes train in the folder."""
+        if self.lock is not None:
+            self.lock.release()
 
     def _require_finite(self) -> None:
         if not self.meter.finite():

@@ -13,9 +13,11 @@ from lightning_fabric import Fabric
 from classgap.checks import InputError
 from classgap.data import MEMORY_MB, TrainingData, default_workers, load_data
 from classgap.training.build import for_network
+from classgap.training.checkpoint import FileBesideTarget
 from classgap.training.config import DataConfig, TrainConfig, read_run
 from classgap.training.epoch import read_log
 from classgap.training.folder import write_results, write_run
+from classgap.training.lock import lock_folder
 from classgap.training.loop import Trainer, Watcher
 from classgap.training.outputs import SplitOutputs
 from classgap.training.precision import require_precision
@@ -89,8 +91,11 @@ def train(
         data=data,
         watch=watch,
     )
-    trainer.run()
-    test, val = write_results(trainer)
+    try:
+        trainer.run()
+        test, val = write_results(trainer)
+    finally:
+        trainer.release()
     return TrainResult(made, place, test, val, read_log(trainer.log), trainer.data.split_hash)
 
 
@@ -116,14 +121,20 @@ def start(
         workers = default_workers(fabric.world_size)
     sets = for_network(config.model, open_data(config.data, data, workers=workers, memory=memory))
     # Only the first process checks the folder, since it also changes it; the others get the result.
-    problem = _problem_with(folder, config, resume) if fabric.is_global_zero else None
+    problem, lock = _claim(folder, config, resume) if fabric.is_global_zero else (None, None)
     if problem := fabric.broadcast(problem):
         raise InputError(problem)
-    trainer = open_run(config, sets, fabric, folder, watch)
-    if resume:
-        trainer.resume()
-    if fabric.is_global_zero:
-        write_run(trainer, config)
+    try:
+        trainer = open_run(config, sets, fabric, folder, watch)
+        trainer.lock = lock
+        if resume:
+            trainer.resume()
+        if fabric.is_global_zero:
+            write_run(trainer, config)
+    except BaseException:
+        if lock is not None:
+            lock.release()
+        raise
     return trainer
 
 
@@ -146,9 +157,27 @@ def _fabric(config: TrainConfig, devices: str, accelerator: str, strategy: str) 
 
         chosen = FSDPStrategy(state_dict_type="full")  # one file that any number of devices can read
     try:
-        return Fabric(accelerator=accelerator, devices=devices, strategy=chosen, precision=config.precision)
+        return Fabric(
+            accelerator=accelerator,
+            devices=devices,
+            strategy=chosen,
+            precision=config.precision,
+            plugins=FileBesideTarget(),
+        )
     except (ValueError, TypeError, RuntimeError) as error:
         raise InputError(f"these devices, strategy and precision cannot be combined: {error}") from error
+
+
+def _claim(folder: Path, config: TrainConfig, resume: bool) -> tuple[str | None, Any]:
+    """Why a run must not start in ``folder``; else its lock."""
+    if problem := _problem_with(folder, config, resume):
+        return problem, None
+    try:
+        lock = lock_folder(folder)
+    except InputError as error:
+        return str(error), None
+    # Again, since what the process did that had the lock is only now complete.
+    return _problem_with(folder, config, resume), lock
 
 
 def _problem_with(folder: Path, config: TrainConfig, resume: bool) -> str | None:
