@@ -6,7 +6,7 @@ import contextlib
 import pickle
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +103,16 @@ def rng_state(fabric: Fabric) -> torch.Tensor:
     if fabric.device.type == "cuda":
         state = torch.cat([state, torch.cuda.get_rng_state(fabric.device)])
     return gather_rows(state[None].to(fabric.device)).cpu()
+
+
+def rng_unused(fabric: Fabric, states: torch.Tensor, seed_of: Callable[[int], int]) -> bool:
+    """Whether no process has drawn a random number since it was seeded with ``seed_of(rank)``."""
+    kinds = ["cpu", "cuda"] if fabric.device.type == "cuda" else ["cpu"]
+    for rank, state in enumerate(states):
+        fresh = [torch.Generator(kind).manual_seed(seed_of(rank)).get_state() for kind in kinds]
+        if not torch.equal(torch.cat(fresh), state):
+            return False
+    return True
 
 
 def check_rng(states: torch.Tensor) -> None:

@@ -21,6 +21,7 @@ from classgap.training.lock import lock_folder
 from classgap.training.loop import Trainer, Watcher
 from classgap.training.outputs import SplitOutputs
 from classgap.training.precision import require_precision
+from classgap.training.processes import resolve_size, watching_processes
 from classgap.training.recipes import load_recipe
 from classgap.training.stages.base import open_run
 
@@ -51,7 +52,8 @@ def train(
     *,
     settings: Sequence[str] = (),
     resume: bool = False,
-    devices: str = "1",
+    devices: str | int | None = None,
+    nodes: int | None = None,
     accelerator: str = "auto",
     strategy: str = "auto",
     workers: int | None = None,
@@ -67,7 +69,9 @@ def train(
         settings: Changes of the configuration, as ``["data=cifar10", "method=mr2", "epochs=200"]``.
         resume: Continue a run that was interrupted; the result is bit for bit that of an uninterrupted run. Starts from the
             beginning where there is nothing to continue.
-        devices: How many, ``"auto"`` for all; as Lightning Fabric understands it, like ``accelerator`` and ``strategy``.
+        devices: How many on each machine, ``"auto"`` for all; as Lightning Fabric understands it, like ``accelerator`` and
+            ``strategy`` (``"ddp"`` or ``"fsdp"``). By default one, or as many as torchrun or SLURM has started.
+        nodes: Machines; by default one, or as many as torchrun or SLURM has started.
         workers: Processes that decode image files, for each device; by default one per processor core, at most 8. Results do not
             depend on it.
         memory: Megabytes that decoded image files may take in memory; larger sets are decoded during training.
@@ -84,6 +88,7 @@ def train(
         place,
         resume=resume,
         devices=devices,
+        nodes=nodes,
         accelerator=accelerator,
         strategy=strategy,
         workers=workers,
@@ -92,8 +97,9 @@ def train(
         watch=watch,
     )
     try:
-        trainer.run()
-        test, val = write_results(trainer)
+        with watching_processes(trainer.fabric, place):
+            trainer.run()
+            test, val = write_results(trainer)
     finally:
         trainer.release()
     return TrainResult(made, place, test, val, read_log(trainer.log), trainer.data.split_hash)
@@ -104,7 +110,8 @@ def start(
     folder: Path,
     *,
     resume: bool = False,
-    devices: str = "1",
+    devices: str | int | None = None,
+    nodes: int | None = None,
     accelerator: str = "auto",
     strategy: str = "auto",
     workers: int | None = None,
@@ -113,7 +120,7 @@ def start(
     watch: Watcher | None = None,
 ) -> Trainer:
     """A run that is ready to train or to be resumed: the first half of :func:`train`, with the same arguments."""
-    fabric = _fabric(config, devices, accelerator, strategy)
+    fabric = _fabric(config, *resolve_size(devices, nodes), accelerator, strategy)
     if fabric.device.type == "cpu":
         require_precision(config.precision)
     fabric.launch()
@@ -150,7 +157,7 @@ def open_data(
     return load_data(config.name if data is None else data, **settings, workers=workers, memory=memory)
 
 
-def _fabric(config: TrainConfig, devices: str, accelerator: str, strategy: str) -> Fabric:
+def _fabric(config: TrainConfig, devices: str | int, nodes: int, accelerator: str, strategy: str) -> Fabric:
     chosen: Any = strategy
     if strategy == "fsdp":
         from lightning_fabric.strategies.fsdp import FSDPStrategy
@@ -160,6 +167,7 @@ def _fabric(config: TrainConfig, devices: str, accelerator: str, strategy: str) 
         return Fabric(
             accelerator=accelerator,
             devices=devices,
+            num_nodes=nodes,
             strategy=chosen,
             precision=config.precision,
             plugins=FileBesideTarget(),
