@@ -90,6 +90,8 @@ def fix(
                            takes features as FILE holds them: for a cosine
                            head, unit vectors
     predictions.csv        predicted labels before and after
+    prediction_sets.json   thresholds of prediction sets with a coverage of 90 %
+                           in every class, for classgap.posthoc.PredictionSets
     If no method helps significantly, only the reports are written.
     """
     from classgap import Columns, Predictions, fix

@@ -21,6 +21,7 @@ from classgap.posthoc.estimators.scaling import MatrixScaling, TemperatureScalin
 from classgap.posthoc.files import load, save
 from classgap.posthoc.fix_report import FixReport
 from classgap.posthoc.fixing import fix
+from classgap.posthoc.prediction_sets import PredictionSets
 from classgap.posthoc.selection import RULES
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "MatrixScaling",
     "PostHocClassifier",
     "PostHocMethod",
+    "PredictionSets",
     "TauNorm",
     "TemperatureScaling",
     "VectorScaling",

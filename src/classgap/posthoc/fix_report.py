@@ -15,6 +15,7 @@ from classgap.posthoc.estimators.base import PostHocMethod
 from classgap.posthoc.estimators.gap_dial import GapDial
 from classgap.posthoc.files import save
 from classgap.posthoc.held_out import Array
+from classgap.posthoc.prediction_sets import PredictionSets
 from classgap.posthoc.selection import rejection
 from classgap.predictions import Predictions
 from classgap.predictions.export import write_table
@@ -31,6 +32,7 @@ WRITTEN = (
     "method",
     "head.safetensors",
     "predictions.csv",
+    "prediction_sets.json",
     "figures",
     "methods.md",
     "report.md",
@@ -111,6 +113,21 @@ class FixReport:
         return replace(self.before, scores=scores, scores_kind="logits", y_pred=scores.argmax(axis=1), **layer)  # type: ignore[arg-type]
 
     @property
+    def prediction_sets(self) -> PredictionSets:
+        """Sets that hold the true class in 90 % of the samples of every class, for ``method.transform(scores)`` if the method
+        :attr:`helps`, otherwise for the given scores. The thresholds come from the samples set aside.
+        """
+        source = self.after if self.helps else self.before
+        assert source.scores is not None
+        rows = self.report_rows
+        return PredictionSets().fit(
+            source.scores[rows],
+            np.asarray(source.classes)[source.y_true[rows]],
+            classes=np.asarray(source.classes),
+            scores_kind=source.scores_kind,
+        )
+
+    @property
     def rejected(self) -> dict[str, str]:
         """Candidates that improve the samples set aside but were not chosen, with the reason."""
         return {
@@ -175,6 +192,7 @@ def _write(result: FixReport, folder: Path, source: str) -> None:
     from classgap.posthoc.figure import frontier
 
     write(folder / "methods.md", result.to_markdown())
+    result.prediction_sets.save(folder / "prediction_sets.json")
     if result.chosen is None:
         return
     title = ": ".join(part for part in (source, f"{result.chosen}, on the samples set aside") if part)

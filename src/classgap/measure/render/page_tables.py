@@ -54,6 +54,19 @@ _COLUMNS: dict[str, tuple[str, str, str]] = {
         "area under the curve of precision by recall, by the probability of this class; a random ranking has the share of "
         "samples of this class",
     ),
+    "common_set_coverage": (
+        "in the set",
+        "share",
+        "share of the class's samples whose prediction set holds their class, with one threshold for all classes "
+        "(90 % on average)",
+    ),
+    "common_set_size": ("set size", "number", "mean number of classes in these sets"),
+    "class_set_coverage": (
+        "in the set, per class",
+        "share",
+        "share of the class's samples whose prediction set holds their class, with one threshold per class (90 % in every class)",
+    ),
+    "class_set_size": ("set size, per class", "number", "mean number of classes in these sets"),
     "output_margin": (
         "probability margin",
         "number",
@@ -334,7 +347,7 @@ def metric_table(report: AuditReport) -> Table:
     ]
     kinds = [_metric_kind(name) for name in report.metrics]
     sections = {"margins": report.margins, "calibration": report.calibration, "ranking": report.ranking,
-                "geometry": report.geometry, "bounds": report.bounds}  # fmt: skip
+                "prediction sets": report.prediction_sets, "geometry": report.geometry, "bounds": report.bounds}  # fmt: skip
     for title, section in sections.items():
         if section is not None:
             found = section.summary()
