@@ -9,6 +9,7 @@ on the machine change little; on an idle machine the former is the smaller one.
 
 from __future__ import annotations
 
+import itertools
 import json
 import resource
 import subprocess
@@ -42,9 +43,7 @@ def run(num_classes: int) -> dict[str, float]:
         write_report(report, Path(folder) / "report")
         clocks.append((time.perf_counter(), time.process_time()))
         page = (Path(folder) / "report" / "report.html").stat().st_size
-    audit_time, report_time = (
-        [b - a for a, b in zip(*pair, strict=True)] for pair in zip(clocks, clocks[1:], strict=False)
-    )
+    audit_time, report_time = ([b - a for a, b in zip(*pair, strict=True)] for pair in itertools.pairwise(clocks))
     return {
         "classes": num_classes,
         "audit_seconds": round(audit_time[0], 2),
