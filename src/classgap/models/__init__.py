@@ -6,7 +6,7 @@ from classgap.models.build import KNOWN, build_model, open_model, pixels_of, put
 from classgap.models.built import Built
 from classgap.models.causal import CausalNormHead
 from classgap.models.experts import Experts
-from classgap.models.hugging_face import save_description, tokens_of
+from classgap.models.hugging_face import save_description, text_encoder
 
 __all__ = [
     "KNOWN",
@@ -18,5 +18,5 @@ __all__ = [
     "pixels_of",
     "put_head",
     "save_description",
-    "tokens_of",
+    "text_encoder",
 ]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +69,7 @@ def hf_model(name: str, num_classes: int, in_shape: Shape, pretrained: bool | st
         pretrained: ``True`` for the weights of the folder or repository; a tag is a revision of the repository; or a file.
     """
     transformers = _transformers()
-    config = _config(name, pretrained)
+    config = _config(name)
     file = weights_file(pretrained)
     download = bool(pretrained) and file is None
     options = {"revision": pretrained} if isinstance(pretrained, str) and download else {}
@@ -87,8 +90,6 @@ def hf_model(name: str, num_classes: int, in_shape: Shape, pretrained: bool | st
 
 
 def _classifier(auto: Any, name: str, config: Any, download: bool, num_classes: int, options: dict[str, Any]) -> Built:
-    from transformers.utils import logging
-
     published_classes = int(config.num_labels)
     config.num_labels = num_classes
     try:
@@ -96,9 +97,7 @@ def _classifier(auto: Any, name: str, config: Any, download: bool, num_classes: 
             return Built(auto.from_config(config))
     except ValueError as error:
         raise InputError(f"model hf:{name} has no classifier for these data: {_first(error)}") from error
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # a table of the weights that do not fit; said in one sentence below
-    try:
+    with _quiet():  # no table of the weights that do not fit; said in one sentence below
         model, info = published(
             f"the weights of hf:{name}",
             lambda: auto.from_pretrained(
@@ -110,8 +109,6 @@ def _classifier(auto: Any, name: str, config: Any, download: bool, num_classes: 
                 **options,
             ),
         )
-    finally:
-        logging.set_verbosity(verbosity)
     random = sorted(
         {*info["missing_keys"], *(key[0] if isinstance(key, tuple) else key for key in info["mismatched_keys"])}
     )
@@ -129,32 +126,54 @@ def _sentence(auto: Any, name: str, config: Any, download: bool, num_classes: in
         raise InputError(f"model hf:{name}: {_POOLING} asks for neither the mean of the tokens nor the first token")
     options = {"add_pooling_layer": False} if config.model_type in ("bert", "roberta", "xlm-roberta") else {}
     if download:
-        encoder = published(
-            f"the weights of hf:{name}", lambda: auto.from_pretrained(name, dtype=torch.float32, **options)
-        )
+        with _quiet():
+            encoder = published(
+                f"the weights of hf:{name}", lambda: auto.from_pretrained(name, dtype=torch.float32, **options)
+            )
     else:
         encoder = auto.from_config(config, **options)
     return Built(SentenceClassifier(encoder, num_classes, mean=mean))
 
 
-def tokens_of(name: str, texts: Sequence[str], length: int) -> Tensor:
-    """Token numbers (N, L) of texts by the tokenizer of a network, padded at the end; L is at most ``length``."""
+@dataclass(frozen=True)
+class TextEncoder:
+    """From texts to token numbers (N, ``length``) by the tokenizer of a network; texts are cut or padded at the end.
+
+    The tokenizer is loaded when the first text comes, in each process that encodes texts.
+    """
+
+    name: str
+    length: int
+
+    def __call__(self, texts: list[str]) -> Tensor:
+        """Token numbers."""
+        tokens: Tensor = _tokenizer(self.name)(
+            texts, padding="max_length", truncation=True, max_length=self.length, return_tensors="pt"
+        )["input_ids"]
+        return tokens
+
+
+def text_encoder(name: str, length: int) -> TextEncoder | None:
+    """The tokenizer of the network ``name``, with at most ``length`` tokens; ``None`` if it is no network for texts."""
+    library, _, foreign = name.partition(":")
+    return TextEncoder(foreign, length) if library == "hf" else None
+
+
+@lru_cache(maxsize=4)
+def _tokenizer(name: str) -> Any:
     transformers = _transformers()
     tokenizer = published(f"the tokenizer of hf:{name}", lambda: transformers.AutoTokenizer.from_pretrained(name))
     if tokenizer.pad_token_id is None:
         raise InputError(f"the tokenizer of hf:{name} has no padding token; add one to its tokenizer_config.json")
     tokenizer.padding_side = "right"
-    tokens: Tensor = tokenizer(
-        list(texts), padding="max_length", truncation=True, max_length=length, return_tensors="pt"
-    )["input_ids"]
-    return tokens
+    return tokenizer
 
 
 def save_description(name: str, folder: Path) -> None:
     """Write what is needed to build the network again, without its weights: configuration, tokenizer, pre-processing."""
     transformers = _transformers()
     folder.mkdir(parents=True, exist_ok=True)
-    _config(name, True).save_pretrained(folder)
+    _config(name).save_pretrained(folder)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for kind in ("AutoTokenizer", "AutoImageProcessor"):
@@ -182,7 +201,23 @@ def hf_pixels(name: str) -> Pixels:
     return tuple(processor.image_mean), tuple(processor.image_std)
 
 
-def _config(name: str, pretrained: bool | str) -> Any:
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the warnings and the progress bars of transformers."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _config(name: str) -> Any:
     transformers = _transformers()
     place = Path(name).expanduser()
     if place.is_dir() and not (place / "config.json").is_file():

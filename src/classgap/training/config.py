@@ -29,6 +29,7 @@ class DataConfig:
     imbalance: float = 1.0
     val_fraction: float = 0.1
     augment: tuple[str, ...] | None = None
+    view_augment: tuple[str, ...] | None = None
     seed: int = 0
     size: int | None = None
     resize: int | None = None
@@ -280,7 +281,17 @@ def read_run(folder: Path) -> TrainConfig | None:
 
 # Written only where they differ from the defaults, so that a setting of a later version does not rename the runs of earlier ones.
 _IF_CHANGED = {
-    "data": ("size", "resize", "root", "test_fraction", "skip_corrupt", "crop_scale", "interpolation", "partial"),
+    "data": (
+        "size",
+        "resize",
+        "root",
+        "test_fraction",
+        "skip_corrupt",
+        "crop_scale",
+        "interpolation",
+        "partial",
+        "view_augment",
+    ),
     "model": ("head_params", "head_scale", "zero_shot", "frozen", "wise", "tokens"),
     "optim": ("betas", "decay_norms", "layer_decay"),
     "schedule": ("warmup_steps",),
@@ -369,7 +380,7 @@ def _parse(key: str, hint: Any, text: str) -> Any:
     if origin in (typing.Union, types.UnionType):
         if text.lower() in ("none", "null", "default"):
             # "none" means no augmentation at all, "default" the usual one of the source.
-            return () if key == "data.augment" and text.lower() == "none" else None
+            return () if key in ("data.augment", "data.view_augment") and text.lower() == "none" else None
         if args == (bool, str):
             return text if text.lower() not in ("true", "false") else text.lower() == "true"
         words = [word for arg in args for word in typing.get_args(arg) if typing.get_origin(arg) is Literal]

@@ -10,10 +10,13 @@ import torch
 from safetensors.torch import save
 
 import classgap
+from classgap.models import save_description
 from classgap.training.config import TrainConfig
 from classgap.training.loop import Trainer
 from classgap.training.outputs import SplitOutputs
 from classgap.writing import write
+
+NETWORK = "network"
 
 
 def write_run(trainer: Trainer, config: TrainConfig | None = None) -> None:
@@ -26,6 +29,9 @@ def write_run(trainer: Trainer, config: TrainConfig | None = None) -> None:
         "data": trainer.data.about(),
         "versions": {"classgap": classgap.__version__, "torch": torch.__version__, "python": platform.python_version()},
     }
+    library, _, name = trainer.config.model.name.partition(":")
+    if library == "hf":
+        save_description(name, folder / NETWORK)  # the run does not depend on a folder or repository elsewhere
     write(folder / "run.json", json.dumps(about, indent=2) + "\n")
 
 

@@ -118,7 +118,10 @@ class Trainer:
             batch=config.batch,
             order=build_order(config, data),
             normalise=self.normalise,
-            policies=policies(data.augment, data.mean),
+            policies=policies(data.augment, data.mean, crop_scale=data.crop_scale),
+            view_policies=None
+            if data.view_augment is None
+            else policies(data.view_augment, data.mean, crop_scale=data.crop_scale),
             views=network.views,
             mix=build_mix(config.mix, data),
             seed=config.seed,

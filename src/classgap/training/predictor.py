@@ -16,7 +16,18 @@ from torch import nn
 
 from classgap import posthoc
 from classgap.checks import InputError
-from classgap.data import Expected, FileOptions, Normalise, Part, Split, TrainingData, default_workers, open_samples
+from classgap.data import (
+    Encode,
+    Expected,
+    FileOptions,
+    Normalise,
+    Part,
+    Split,
+    TrainingData,
+    default_workers,
+    open_samples,
+)
+from classgap.models import text_encoder
 from classgap.posthoc import PostHocMethod
 from classgap.predictions import Predictions
 from classgap.training.build import Network, build_network
@@ -38,13 +49,19 @@ class Predictor:
     """
 
     def __init__(
-        self, config: TrainConfig, network: Network, data: TrainingData, correction: PostHocMethod | None, device: str
+        self,
+        config: TrainConfig,
+        network: Network,
+        data: TrainingData,
+        correction: PostHocMethod | None,
+        device: str,
+        encode: Encode | None = None,
     ) -> None:
         self.config, self.device, self._correction = config, torch.device(device), correction
         self.class_names, self.train_counts = data.class_names, data.class_counts.numpy()
         own = config.data
         files = FileOptions(own.size, own.resize, None, own.test_fraction, interpolation=own.interpolation)
-        self.expected = Expected(data.class_names, data.in_shape, files)
+        self.expected = Expected(data.class_names, data.in_shape, files, encode)
         self.model: nn.Module = network.model.to(self.device).eval()
         self._network = network
         network.criterion.to(self.device).eval()
@@ -148,7 +165,8 @@ def load_run(folder: str | Path, *, device: str = "cpu") -> Predictor:
         raise InputError(f"the run in {place} is not finished; continue it: classgap train --resume --out {place}")
     last = stages_of(config)[-1].config
     data = _data_of(place)
-    network = build_network(without_pretraining(last), data)
+    plain = without_pretraining(last, place)
+    network = build_network(plain, data)
     try:
         network.model.load_state_dict(load_file(place / "model.safetensors"))
     except (RuntimeError, SafetensorError, OSError) as error:
@@ -158,7 +176,8 @@ def load_run(folder: str | Path, *, device: str = "cpu") -> Predictor:
         ) from error
     _load_criterion(place, network)
     correction = posthoc.load(place) if (place / "method.json").exists() else None
-    return Predictor(config, network, data, correction, device)
+    encode = text_encoder(plain.model.name, plain.model.tokens)
+    return Predictor(config, network, data, correction, device, encode)
 
 
 def predict(run: str | Path | Predictor, data: Any, labels: Any = None, **options: Any) -> Predictions:

@@ -11,7 +11,8 @@ from typing import Any
 from lightning_fabric import Fabric
 
 from classgap.checks import InputError
-from classgap.data import MEMORY_MB, TrainingData, default_workers, load_data
+from classgap.data import MEMORY_MB, Encode, TrainingData, default_workers, load_data
+from classgap.models import text_encoder
 from classgap.training.build import for_network
 from classgap.training.checkpoint import FileBesideTarget
 from classgap.training.config import DataConfig, TrainConfig, read_run
@@ -126,7 +127,8 @@ def start(
     fabric.launch()
     if workers is None and data is None:
         workers = default_workers(fabric.world_size)
-    sets = for_network(config.model, open_data(config.data, data, workers=workers, memory=memory))
+    encode = text_encoder(config.model.name, config.model.tokens)
+    sets = for_network(config.model, open_data(config.data, data, workers=workers, memory=memory, encode=encode))
     # Only the first process checks the folder, since it also changes it; the others get the result.
     problem, lock = _claim(folder, config, resume) if fabric.is_global_zero else (None, None)
     if problem := fabric.broadcast(problem):
@@ -151,10 +153,11 @@ def open_data(
     *,
     workers: int | None = None,
     memory: int = MEMORY_MB,
+    encode: Encode | None = None,
 ) -> TrainingData:
-    """The sets that a configuration names, or the torch data sets ``data`` under its settings."""
+    """The sets that a configuration names, or the torch data sets ``data`` under its settings; ``encode`` is for texts."""
     settings = {field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.name != "name"}
-    return load_data(config.name if data is None else data, **settings, workers=workers, memory=memory)
+    return load_data(config.name if data is None else data, **settings, workers=workers, memory=memory, encode=encode)
 
 
 def _fabric(config: TrainConfig, devices: str | int, nodes: int, accelerator: str, strategy: str) -> Fabric:

@@ -17,7 +17,7 @@ from classgap.checks import InputError
 from classgap.data import TrainingData
 from classgap.training.build import build_network, declared_loss
 from classgap.training.config import MethodConfig, PartConfig, TrainConfig, read_run
-from classgap.training.folder import has_results, write_results, write_run
+from classgap.training.folder import NETWORK, has_results, write_results, write_run
 from classgap.training.loop import Trainer, TrainProgress, Trains, Watcher
 
 
@@ -70,9 +70,13 @@ def stages_of(config: TrainConfig) -> tuple[Stage, ...]:
     return method.stages(plain)
 
 
-def without_pretraining(config: TrainConfig) -> TrainConfig:
+def without_pretraining(config: TrainConfig, folder: Path) -> TrainConfig:
     """The configuration of a network whose weights are loaded from its run: nothing is downloaded or trained for it."""
-    return dataclasses.replace(config, teacher=None, model=dataclasses.replace(config.model, pretrained=False))
+    stored = folder / NETWORK
+    name = f"hf:{stored}" if stored.is_dir() else config.model.name
+    return dataclasses.replace(
+        config, teacher=None, model=dataclasses.replace(config.model, name=name, pretrained=False)
+    )
 
 
 def plain_run(config: TrainConfig) -> TrainConfig:
@@ -139,7 +143,7 @@ def _given_teacher(config: TrainConfig, data: TrainingData) -> nn.Module:
     trained = read_run(folder)
     if trained is None or not has_results(folder):
         raise InputError(f"teacher={folder} must be the folder of a finished run, with run.json and model.safetensors")
-    network = build_network(without_pretraining(trained), data)
+    network = build_network(without_pretraining(trained, folder), data)
     if network.experts:
         raise InputError(f"teacher={folder} holds several networks; a teacher must be a single one")
     try:
