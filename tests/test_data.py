@@ -202,7 +202,8 @@ def test_flip_and_cutout() -> None:
 def test_autoaugment_depends_on_its_number_only() -> None:
     pytest.importorskip("torchvision")
     images = _images(4)
-    for name in ("autoaugment", "randaugment"):
+    drawn = ("autoaugment", "autoaugment_imagenet", "randaugment", "color_jitter", "resized_crop", "simclr", "blur")
+    for name in drawn:
         (policy,) = policies([name], (0.5,))
         uniform = torch.rand(4, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
         state = torch.get_rng_state()
@@ -210,6 +211,30 @@ def test_autoaugment_depends_on_its_number_only() -> None:
         assert torch.equal(torch.get_rng_state(), state)
         assert torch.equal(policy(images[2:], uniform[2:]), out[2:])
         assert not torch.equal(out, images)
+
+
+def test_crop_scale_bounds_the_part_that_is_kept() -> None:
+    pytest.importorskip("torchvision")
+    ramp = torch.arange(64, dtype=torch.uint8).expand(20, 3, 64, 64)  # the range of its columns is the width of a part
+    uniform = torch.rand(20, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    for scale in (0.08, 0.9):
+        (policy,) = policies(["resized_crop"], (0.5,), crop_scale=scale)
+        widths = [int(image.max()) - int(image.min()) for image in policy(ramp, uniform)]
+        assert (min(widths) >= 50) is (scale == 0.9)  # sqrt(0.9 × 3/4) of 64 is 52.6
+
+
+def test_further_views_have_augmentations_of_their_own() -> None:
+    plain = _batches(views=3)
+    first, *_ = plain.epoch(0)
+    for other in (_batches(views=3, view_policies=()), _batches(views=3, view_policies=policies(["flip"], (0.5,)))):
+        batch, *_ = other.epoch(0)
+        assert torch.equal(batch.x[:10], first.x[:10])  # the first view
+        assert not torch.equal(batch.x[10:], first.x[10:])
+    bare, *_ = _batches(views=3, view_policies=()).epoch(0)
+    assert torch.equal(bare.x[10:20], bare.x[20:])
+    assert _batches(policies=(), views=2, view_policies=policies(["flip"], (0.5,))).augmented
+    same, *_ = _batches(views=3, view_policies=plain.policies).epoch(0)
+    assert torch.equal(same.x, first.x)
 
 
 def _batches(**changes: Any) -> Batches:

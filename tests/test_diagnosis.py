@@ -108,7 +108,7 @@ def test_confusion_both_ways_is_no_case_for_offsets():
     for a, b in ((3, 7), (7, 3)):
         why = cause(found, a, "confused")
         assert why.classes[0] == b
-        assert "help one class and harm the other" in why.remedy
+        assert "help one of the two classes and harm the other" in why.remedy
 
 
 def test_confusion_with_a_group_names_its_members():
@@ -159,7 +159,7 @@ def test_planted_label_noise_is_found(seed):
     assert np.isin(why.samples, wrong).mean() > 0.9
     assert len(why.samples) >= 10
     assert found[6].causes[0] is why  # labels come first
-    assert "check the labels of these" in why.remedy
+    assert "check the labels of the listed samples" in why.remedy
 
 
 def test_label_noise_from_probabilities_and_from_overconfident_scores():
@@ -358,7 +358,7 @@ def test_suspected_labels_find_what_the_documentation_says():
         scores = cross_val_predict(LogisticRegression(max_iter=100), x / 16, given, cv=5, method="predict_proba")
         report = audit(given, scores=scores)
         for rate, below in zip(rates, levels, strict=True):
-            rows = report.suspected_labels(below)
+            rows = report.mislabelled(below)["row"].to_numpy()
             rate += [wrong[rows].mean() / 3, wrong[rows].sum() / wrong.sum() / 3]
     assert rates[0, 0] > 0.95
     assert rates[-1, 1] > 0.95
@@ -370,6 +370,6 @@ def test_suspected_labels_find_what_the_documentation_says():
 
 def test_suspected_labels_ask_for_scores_and_a_share():
     with pytest.raises(InputError, match="needs scores"):
-        audit([0, 1], [0, 1]).suspected_labels()
+        audit([0, 1], [0, 1]).mislabelled()
     with pytest.raises(InputError, match="below must be a number between 0 and 1"):
-        audit([0, 1], scores=np.eye(2)).suspected_labels(below=1.5)
+        audit([0, 1], scores=np.eye(2)).mislabelled(below=1.5)

@@ -130,7 +130,7 @@ def test_parsing_ignores_spaces(name, sign, bound):
         ("hard < 0.6 and gap > 1", "write NAME OPERATOR NUMBER"),
         ("__import__('os').system('true') < 1", "write NAME OPERATOR NUMBER"),
         ("hard < sixty", "must be a number, got 'sixty'"),
-        ("hard < nan", "must be a number"),
+        ("hard < nan", "must be a finite number"),
         ("hard == worse", "must be a number, got 'worse'"),
         ("verdict < 3", "must be text"),
         ("groups < 3", "several entries; add one of"),
@@ -146,3 +146,19 @@ def test_long_lists_of_known_names_are_cut():
     many = audit(np.arange(60), np.arange(60), n_boot=100)
     with pytest.raises(InputError, match="… 20 more"):
         check(many, ["class[x] < 1"])
+
+
+@pytest.mark.parametrize(
+    "condition", ["verdict == real", "verdict == worse", "verdict != closed", "class[a].name == a"]
+)
+def test_a_condition_that_can_never_be_true_is_refused(condition):
+    """The verdict of an audit is a sentence, so ``verdict == real`` passed whatever the gap was."""
+    with pytest.raises(InputError, match=r"needs a comparison|must be a number"):
+        check(audit(["a", "b"], ["a", "b"]), [condition])
+
+
+def test_an_unknown_kind_of_verdict_is_refused():
+    both = compare(audit(["a", "b"], ["a", "b"]), audit(["a", "b"], ["a", "b"]))
+    with pytest.raises(InputError, match="did you mean 'worse'"):
+        check(both, ["verdict == worst"])
+    assert not check(both, ["verdict == worse"])[0].failed

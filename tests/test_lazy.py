@@ -65,6 +65,15 @@ def test_files_give_the_batches_of_memory_with_any_number_of_workers(photos: Pat
     assert torch.equal(torch.get_rng_state(), state)  # dropout goes on as without workers
 
 
+def test_views_of_files_agree_on_random_parts(photos: Path) -> None:
+    load = partial(load_data, str(photos), size=10, val_fraction=0, workers=0, augment=("resized_crop", "flip"))
+    assert load(view_augment=("resized_crop", "simclr")).view_augment == ("simclr",)
+    with pytest.raises(
+        InputError, match=r"data\.view_augment=flip: resized_crop works on the files, so it must come first"
+    ):
+        load(view_augment=("flip",))
+
+
 def test_random_parts_depend_on_seed_epoch_and_position_only(photos: Path) -> None:
     make = partial(_batches, photos, 1000, augment=("resized_crop", "flip"))
     alone = make(workers=0)

@@ -367,7 +367,7 @@ def test_scores_from_a_head_in_small_integers(tmp_path: Path) -> None:
     features, weight = np.array([[100, 0], [0, 100]], np.int8), np.array([[100, 0], [0, 100]], np.int8)
     found = Predictions.read([archive(tmp_path / "a.npz", y_true=np.arange(2), features=features, weight=weight)])
     assert found.scores.tolist() == [[1e4, 0.0], [0.0, 1e4]]  # type: ignore[union-attr]
-    with pytest.raises(InputError, match="bias must be 2 numbers"):
+    with pytest.raises(InputError, match=r"'bias' .* must hold one number per class"):
         Predictions.read(
             [archive(tmp_path / "b.npz", y_true=np.arange(2), features=features, weight=weight, bias=np.zeros((2, 2)))]
         )

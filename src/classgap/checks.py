@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import math
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -149,21 +149,24 @@ def whole(name: str, value: int, *, low: int) -> int:
     return value
 
 
-def as_numpy(value: Any) -> NDArray[Any]:
+def as_numpy(value: Any, name: str = "the argument") -> NDArray[Any]:
     """``value`` as an array; tensors of any device are detached and copied over, also half-precision ones."""
     import numpy as np
 
     if hasattr(value, "detach"):
         value = value.detach().cpu()
         value = value.float() if str(value.dtype) == "torch.bfloat16" else value
-    return np.asarray(value)
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InputError(f"{name} must be an array, or lists of equal lengths ({error})") from None
 
 
 def label_vector(name: str, value: Any) -> NDArray[Any]:
     """``value`` as a non-empty vector of labels of one sort (numbers, text or booleans), none missing."""
     import numpy as np
 
-    labels = as_numpy(value)
+    labels = as_numpy(value, name)
     if labels.ndim != 1:
         hint = "; for one-hot labels pass their argmax(axis=1)" if labels.ndim == 2 else ""
         raise InputError(f"{name} must be a vector of labels, got shape {labels.shape}{hint}")
@@ -182,10 +185,14 @@ def _from_objects(name: str, labels: NDArray[Any]) -> NDArray[Any]:
     import numpy as np
 
     for row, label in enumerate(labels):
+        if isinstance(label, Sized) and not isinstance(label, (str, bytes)):
+            raise InputError(f"{name} must hold one label per row, got {label!r:.80} in row {row}")
         if label is None or label != label:  # nan differs from itself, and so do pandas' missing values
             raise InputError(f"{name} has missing labels (row {row}); drop or label them")
     if all(isinstance(label, str) for label in labels):
         return labels.astype(str)
+    if all(isinstance(label, bytes) for label in labels):
+        return labels.astype(bytes)
     if all(isinstance(label, (int, np.integer)) for label in labels):
         return labels.astype(np.int64)
     sorts = sorted({type(label).__name__ for label in labels})

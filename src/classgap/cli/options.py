@@ -109,6 +109,15 @@ By = Annotated[
         rich_help_panel=_WHAT,
     ),
 ]
+SampleWeight = Annotated[
+    str | None,
+    typer.Option(
+        "--sample-weight",
+        metavar="COL",
+        help="Column or array with the weight of each sample.",
+        rich_help_panel=_WHAT,
+    ),
+]
 Threshold = Annotated[
     float | None,
     typer.Option(

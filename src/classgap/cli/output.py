@@ -228,6 +228,8 @@ def _print_sections(report: AuditReport, out: Console) -> None:
     from classgap.measure.render.sections import sections
 
     for section in sections(report):
+        if not any(part.terminal for part in section.listings):
+            continue
         out.print(Text(f"\n{section.title}", style="bold underline"))
         for sentence in section.text:
             out.print(Text(sentence))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -93,6 +93,7 @@ class Batches:
         batch: Samples per step over all processes.
         order: Which samples an epoch visits.
         policies: Augmentations of uint8 images.
+        view_policies: Augmentations of the second and further views; by default the same.
         views: How many times each sample comes, augmented anew.
         mix: Mixes the samples of each view.
         rank, world: Number of this process and number of processes.
@@ -106,6 +107,7 @@ class Batches:
         order: EpochSampler,
         normalise: Normalise,
         policies: tuple[Policy, ...] = (),
+        view_policies: tuple[Policy, ...] | None = None,
         views: int = 1,
         mix: Mix | None = None,
         seed: int = 0,
@@ -114,6 +116,7 @@ class Batches:
     ) -> None:
         self.split, self.batch, self.order, self.normalise = split, batch, order, normalise
         self.policies, self.views, self.mix = policies, views, mix
+        self.view_policies = policies if view_policies is None else view_policies
         self.seed, self.rank, self.world = seed, rank, world
 
     def steps(self, epoch: int = 0) -> int:
@@ -127,12 +130,13 @@ class Batches:
     @property
     def augmented(self) -> bool:
         """Whether a sample looks different each time."""
-        return bool(self.policies) or getattr(self.split.x, "random", False)
+        return bool(self.policies or (self.view_policies and self.views > 1)) or getattr(self.split.x, "random", False)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch, from step ``start`` on."""
         order = self.order(epoch)
-        draws = _Draws(self.split.x, order, self.batch, self.policies, self.views, self._made, self.seed, epoch)
+        policies = (self.policies, *[self.view_policies] * (self.views - 1))
+        draws = _Draws(self.split.x, order, self.batch, policies, self._made, self.seed, epoch)
         steps = range(start, self._count(len(order)))
         for step, views in zip(steps, in_order(draws, steps, self.split.workers), strict=True):
             yield self._finish(draws.index(step), views, draws.seed_of(step))
@@ -189,8 +193,7 @@ class _Draws:
     x: Tensor | Items
     order: Tensor
     batch: int
-    policies: tuple[Policy, ...]
-    views: int
+    policies: tuple[tuple[Policy, ...], ...]  # of each view
     made: tuple[int, int]
     seed: int
     epoch: int
@@ -206,23 +209,23 @@ class _Draws:
         """Each view of the samples that are made here."""
         index = self.index(step)
         generator = torch.Generator().manual_seed(self.seed_of(step))
-        shape = self.views, len(index)
-        uniform = torch.rand(*shape, len(self.policies), 2, generator=generator, dtype=torch.float64)
+        shape = len(self.policies), len(index)
+        uniform = torch.rand(*shape, max(map(len, self.policies)), 2, generator=generator, dtype=torch.float64)
         seeds = None
         if not isinstance(self.x, Tensor) and self.x.random:
             seeds = torch.randint(2**63 - 1, shape, generator=generator)
         made = input_rows(len(index), *self.made)
         rows = index[made]
         return [
-            self._view(rows, uniform[view, made], None if seeds is None else seeds[view, made])
-            for view in range(self.views)
+            self._view(rows, policies, uniform[view, made], None if seeds is None else seeds[view, made])
+            for view, policies in enumerate(self.policies)
         ]
 
-    def _view(self, rows: Tensor, uniform: Tensor, seeds: Tensor | None) -> Tensor:
+    def _view(self, rows: Tensor, policies: Sequence[Policy], uniform: Tensor, seeds: Tensor | None) -> Tensor:
         if isinstance(self.x, Tensor):
             x = self.x[rows.to(self.x.device)]
         else:
             x = self.x.batch(rows.tolist(), None if seeds is None else seeds.tolist())
-        for position, policy in enumerate(self.policies):
+        for position, policy in enumerate(policies):
             x = policy(x, uniform[:, position])
         return x

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from classgap.checks import InputError, number, whole
+from classgap.data.images import ImageFiles
 from classgap.data.items import Array, FileOptions, Source
 from classgap.data.python_sets import dataset_source
 from classgap.data.samples import MEMORY_MB, Split, open_splits, resized
@@ -29,6 +30,8 @@ class TrainingData:
     Attributes:
         val: ``None`` where no validation fraction was asked for.
         augment: Names of the augmentations to apply to batches.
+        view_augment: Those of the second and further views of a sample; ``None`` for the same.
+        crop_scale: Smallest share of the area that ``resized_crop`` keeps.
         split_hash: Changes when any member of any set changes; two runs are comparable when it agrees.
         notes: What the user should know about the data.
     """
@@ -43,6 +46,8 @@ class TrainingData:
     augment: tuple[str, ...]
     split_hash: str
     notes: tuple[str, ...] = ()
+    view_augment: tuple[str, ...] | None = None
+    crop_scale: float = 0.08
 
     @property
     def num_classes(self) -> int:
@@ -78,6 +83,7 @@ def load_data(
     imbalance: float = 1.0,
     val_fraction: float = 0.1,
     augment: Sequence[str] | None = None,
+    view_augment: Sequence[str] | None = None,
     seed: int = 0,
     size: int | None = None,
     resize: int | None = None,
@@ -104,6 +110,7 @@ def load_data(
         imbalance: Largest over smallest class under a profile.
         val_fraction: Share of the training samples held out for validation, unless the source has a validation part.
         augment: Names of augmentations, in order; by default the usual ones of the source.
+        view_augment: Those of the second and further views of a sample, for methods with several (BCL, GML); the same by default.
         seed: Random seed of the splits; independent of the seed of the training, so that runs with other seeds use the same data.
         size: Side of the square images that the network gets. Their shorter side becomes ``resize`` pixels long (``size`` by
             default), then the centre is cut out. Without it images must all have one size, and keep it.
@@ -140,6 +147,7 @@ def load_data(
     else:
         source, processes = dataset_source(*_pair(name)), workers or 0
     augment = source.augment if augment is None else tuple(augment)
+    view_augment = None if view_augment is None else tuple(view_augment)
     if augment and not source.is_images:
         raise InputError(
             f"data.augment={','.join(augment)} needs images, but {source.name} holds {source.content}; set data.augment=none"
@@ -152,7 +160,9 @@ def load_data(
         has_val = source.y_val is not None
         rest, held = hold_out(source.y_train, len(source.class_names), 0.0 if has_val else val_fraction, seed)
         kept = _thin(source, rest, per_class, profile, imbalance, seed)
-    splits = open_splits(source, kept, held, workers=processes, memory=memory, crops="resized_crop" in augment)
+    splits = open_splits(
+        source, kept, held, workers=processes, memory=memory, crops="resized_crop" in (*augment, *(view_augment or ()))
+    )
     members = [array for array in (source.y_val, source.members) if array is not None]
     return TrainingData(
         name=source.name,
@@ -162,9 +172,11 @@ def load_data(
         class_names=source.class_names,
         mean=source.mean,
         std=source.std,
-        augment=_on_batches(augment, splits["train"]),
+        augment=_on_batches("data.augment", augment, splits["train"]),
         split_hash=split_hash(kept, held, source.y_train, source.y_test, *members),
         notes=source.notes,
+        view_augment=None if view_augment is None else _on_batches("data.view_augment", view_augment, splits["train"]),
+        crop_scale=crop_scale,
     )
 
 
@@ -196,10 +208,13 @@ def _pair(sets: tuple[Any, Any]) -> tuple[Any, Any]:
     return sets
 
 
-def _on_batches(augment: tuple[str, ...], train: Split) -> tuple[str, ...]:
+def _on_batches(setting: str, augment: Sequence[str], train: Split) -> tuple[str, ...]:
     """Augmentations without the one that is done while files are read."""
-    if "resized_crop" not in augment or isinstance(train.x, Tensor):
-        return augment
-    if augment[0] != "resized_crop":
-        raise InputError(f"data.augment={','.join(augment)}: resized_crop works on the files, so it must come first")
-    return augment[1:]
+    if isinstance(train.x, Tensor) or not getattr(train.x, "random", False) or not isinstance(train.x, ImageFiles):
+        return tuple(augment)
+    if augment[:1] != ("resized_crop",):
+        raise InputError(
+            f"{setting}={','.join(augment)}: resized_crop works on the files, so it must come first, in data.augment and in "
+            "data.view_augment alike"
+        )
+    return tuple(augment[1:])

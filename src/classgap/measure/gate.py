@@ -19,15 +19,17 @@ Numbers may be written ``60%``. Nothing is evaluated as code.
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from classgap.checks import InputError, did_you_mean
+from classgap.checks import InputError, did_you_mean, one_of
 from classgap.measure.audit_report import AuditReport
 from classgap.measure.comparison import Comparison
+from classgap.measure.verdict import TITLES
 
 _OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
     "<=": operator.le,
@@ -96,8 +98,8 @@ def _bound(text: str, sign: str, bound: str) -> float | str:
         if sign in ("==", "!=") and bound.isidentifier():
             return bound
         raise InputError(f"the right side of {text!r} must be a number, got {bound!r}") from None
-    if number != number:
-        raise InputError(f"the right side of {text!r} must be a number, got {bound!r}")
+    if not math.isfinite(number):
+        raise InputError(f"the right side of {text!r:.80} must be a finite number, got {bound!r:.80}")
     return number
 
 
@@ -113,6 +115,8 @@ def _judge(tree: Mapping[str, Any], condition: Condition) -> Outcome:
         return _judge_any(tree, condition)
     value = look_up(tree, condition.name)
     bound = condition.bound
+    if isinstance(bound, str):
+        _check_verdict(tree, condition)
     if value is None:
         reason = f"{condition.name} is undefined here (there are no samples to measure it)"
         return Outcome(condition.text, True, f"failed: {reason}, so {condition.text!r} cannot be ruled out")
@@ -125,6 +129,18 @@ def _judge(tree: Mapping[str, Any], condition: Condition) -> Outcome:
     return Outcome(
         condition.text, failed, f"{'failed' if failed else 'passed'}: {condition.name} is {shown}, {relation}"
     )
+
+
+def _check_verdict(tree: Mapping[str, Any], condition: Condition) -> None:
+    """A condition on text must be able to fire: only the kind of verdict of a comparison has known words."""
+    if condition.name not in ("verdict", "verdict.kind"):
+        raise InputError(f"the right side of {condition.text!r} must be a number, got {condition.bound!r}")
+    if not isinstance(tree["verdict"], Mapping):
+        raise InputError(
+            f"{condition.text!r} needs a comparison, but this is the audit of one model, whose verdict is a sentence; "
+            "write e.g. 'gap_corrected.low > 0.1' or 'homogeneity.p_value < 0.05'"
+        )
+    one_of(f"the right side of {condition.text!r}", str(condition.bound), TITLES)
 
 
 def _judge_any(tree: Mapping[str, Any], condition: Condition) -> Outcome:

@@ -15,8 +15,8 @@ from classgap.arrays import Ints, row_blocks
 from classgap.checks import InputError
 from classgap.predictions.binary import is_single, widen
 from classgap.predictions.confusion import Confusion
-from classgap.predictions.labels import check_names, printable_names, resolve_classes
-from classgap.predictions.predictions import DESCRIBING, PER_ROW, Predictions, ScoreKind
+from classgap.predictions.labels import check_names, names_of, printable_names, resolve_classes
+from classgap.predictions.predictions import DESCRIBING, PER_ROW, Predictions, ScoreKind, argument
 from classgap.predictions.side_files import counts_in_order
 
 
@@ -47,7 +47,7 @@ def encode_arguments(
     """Predictions from the arguments of :meth:`Predictions.from_arrays`."""
     if given["y_pred"] is None and given["scores"] is None:
         raise InputError("y_true needs predictions to compare with: pass y_pred, or scores of shape (n, K)")
-    arrays = {role: checks.as_numpy(value) for role, value in given.items() if value is not None}
+    arrays = {role: checks.as_numpy(value, role) for role, value in given.items() if value is not None}
     for role in ("y_true", "y_pred"):
         if role in arrays:
             arrays[role] = checks.label_vector(role, given[role])
@@ -62,7 +62,7 @@ def encode_arguments(
     if margin_norms is not None:
         if head is None:
             raise InputError("margin_norms also needs head, the last layer; pass both or neither")
-        arrays["margin_norms"] = checks.as_numpy(margin_norms)
+        arrays["margin_norms"] = checks.as_numpy(margin_norms, "margin_norms")
     columns = _given_columns(describing, by, len(arrays["y_true"]))
     return encode(arrays, ARGUMENTS, columns=columns, names=names, scores_kind=scores_kind, train_counts=train_counts)
 
@@ -75,7 +75,9 @@ def _given_columns(
         raise InputError(f"by must be a mapping from name to one value per sample, got {type(by).__name__}")
     for name in by or {}:
         if name in DESCRIBING:
-            raise InputError(f"by must not hold the name {name!r}, which is that of {name}s=; give it another name")
+            raise InputError(
+                f"by must not hold the name {name!r}, which is that of {argument(name)}=; give it another name"
+            )
     given = {(title.removesuffix("s"), title): values for title, values in describing.items() if values is not None}
     given |= {(str(name), f"by[{name!r}]"): values for name, values in (by or {}).items()}
     columns = {}
@@ -87,6 +89,22 @@ def _given_columns(
             )
         columns[name] = plain_column(column)
     return columns
+
+
+def _with_weights(columns: Mapping[str, NDArray[Any]], num_samples: int) -> Mapping[str, NDArray[Any]]:
+    """The columns, with sample weights as checked numbers."""
+    if "sample_weight" not in columns:
+        return columns
+    values = columns["sample_weight"]
+    try:
+        weight = checks.float_vector("sample_weight", values.astype(np.float64), length=num_samples)
+    except (TypeError, ValueError):
+        raise InputError(
+            "sample_weight must hold a finite number for every sample; fill or remove empty cells"
+        ) from None
+    if weight.min() < 0 or weight.sum() == 0:
+        raise InputError(f"sample_weight must be at least 0 and not all 0, got a smallest weight of {weight.min():g}")
+    return {**columns, "sample_weight": weight}
 
 
 def plain_column(values: NDArray[Any]) -> NDArray[Any]:
@@ -142,7 +160,7 @@ def encode(
     if single and "y_pred" not in arrays:  # a probability of exactly 0.5 is positive, as everywhere with a threshold
         predicted = (scores[:, 1] >= scores[:, 0]).astype(np.int64)  # type: ignore[index]
     features, weight, bias = _features_and_head(arrays, num_samples, len(classes))
-    counts = arrays["train_counts"].ravel() if train_counts is None and "train_counts" in arrays else train_counts
+    counts = arrays["train_counts"] if train_counts is None and "train_counts" in arrays else train_counts
     return Predictions(
         classes=classes,
         y_true=codes["y_true"],
@@ -152,9 +170,9 @@ def encode(
         features=features,
         weight=weight,
         bias=bias,
-        margin_norms=arrays.get("margin_norms") if weight is not None else None,
+        margin_norms=_margin_norms(arrays, len(classes)) if weight is not None else None,
         train_counts=_train_counts(counts, classes),
-        columns=columns or {},
+        columns=_with_weights(columns or {}, num_samples),
         positive=1 if single else None,
         threshold=0.5 if single and "y_pred" not in arrays else None,
         notes=(*notes, *more, *differing),
@@ -176,8 +194,10 @@ def _predicted(y_pred: Ints | None, scores: NDArray[Any] | None) -> tuple[Ints, 
 
 def _distinct(labels: NDArray[Any]) -> NDArray[Any]:
     """Sorted distinct labels. For small integers, counting is ten times faster than sorting."""
-    if labels.dtype.kind in "iu" and int(labels.max()) - int(low := labels.min()) < len(labels):
-        return np.flatnonzero(np.bincount((labels - low).astype(np.int64))) + int(low)
+    if labels.dtype.kind in "iu" and labels.dtype != np.uint64:
+        low = int(labels.min())
+        if int(labels.max()) - low < len(labels):
+            return np.flatnonzero(np.bincount(labels.astype(np.int64) - low)) + low
     return np.unique(labels)
 
 
@@ -191,20 +211,24 @@ def _given_names(
         return None
     listed = train_counts is not None and not isinstance(train_counts, Mapping)
     if listed and all(column.dtype.kind in "iu" for column in labels):
-        return [str(k) for k in range(len(train_counts))]  # one count per class, so labels are class indices
+        counts = checks.as_numpy(train_counts, "train_counts")
+        return [str(k) for k in range(counts.size)]  # one count per class, so labels are class indices
     return None
 
 
 def _names(class_names: Any) -> tuple[str, ...]:
     if isinstance(class_names, str):
         raise InputError(f"class_names must be a sequence of names, got the single string {class_names!r}")
-    return tuple(str(name) for name in class_names)
+    array = checks.as_numpy(class_names, "class_names")
+    if array.dtype.kind == "O" and array.ndim == 1 and all(isinstance(name, (str, int)) for name in array):
+        array = np.array([str(name) for name in array])
+    return tuple(names_of(array, "class_names"))
 
 
 def _train_counts(given: Any, classes: tuple[str, ...]) -> Ints | None:
     if given is None:
         return None
-    return counts_in_order(given if isinstance(given, Mapping) else checks.as_numpy(given).tolist(), classes)
+    return counts_in_order(given, classes)
 
 
 def _scores(arrays: Mapping[str, NDArray[Any]], kind: str) -> tuple[NDArray[Any] | None, ScoreKind | None]:
@@ -244,6 +268,15 @@ def _features_and_head(
         return features, None, None
     weight, bias = check_head(arrays["weight"], arrays.get("bias"), num_classes, features.shape[1])
     return features, weight, bias if "bias" in arrays else None
+
+
+def _margin_norms(arrays: Mapping[str, NDArray[Any]], num_classes: int) -> NDArray[np.float64] | None:
+    if "margin_norms" not in arrays:
+        return None
+    norms = checks.float_vector("margin_norms", arrays["margin_norms"], length=num_classes)
+    if (norms <= 0).any():
+        raise InputError(f"margin_norms must be positive, got {norms.min():g}")
+    return norms
 
 
 def check_head(

@@ -32,7 +32,8 @@ class Columns:
     ``scores`` and ``features`` name a column of lists, a 2-D array, a column prefix (``"score_"``), or several columns separated
     by commas. ``id`` names the column of sample ids, by which the rows of files in different order are matched; ``path`` and
     ``text`` name the columns of image files and of texts, by which a report shows a sample; ``by`` names columns that define
-    slices; ``count`` names the column with the number of samples that a row stands for, in a table that is already counted.
+    slices; ``sample_weight`` names the column of weights; ``count`` names the column with the number of samples that a row
+    stands for, in a table that is already counted.
     """
 
     true: str | None = None
@@ -43,6 +44,7 @@ class Columns:
     path: str | None = None
     text: str | None = None
     by: tuple[str, ...] = ()
+    sample_weight: str | None = None
     count: str | None = None
 
 
@@ -155,7 +157,7 @@ def pick_wide(role: str, wanted: str | None, available: Sequence[str]) -> tuple[
 
 def _in_order(found: list[str], prefix_length: int) -> tuple[list[str], list[str] | None]:
     suffixes = [name[prefix_length:] for name in found]
-    if all(s.isdecimal() for s in suffixes):
+    if all(re.fullmatch(r"[0-9]{1,18}", s) for s in suffixes):
         numbers = sorted(int(s) for s in suffixes)
         if numbers != list(range(len(numbers))):
             raise InputError(

@@ -7,6 +7,8 @@ their confusion matrix. Scores and features are read into memory.
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,16 +19,20 @@ from numpy.typing import NDArray
 
 from classgap.arrays import Ints
 from classgap.checks import InputError
-from classgap.predictions.archives import Arrays, read_npz, read_safetensors
+from classgap.predictions.archives import Arrays, read_archive
 from classgap.predictions.arrays import Source, encode, plain_column
 from classgap.predictions.binary import single_score_column
 from classgap.predictions.columns import Columns, pick, pick_samples, require_labels
+from classgap.predictions.labels import names_of
 from classgap.predictions.locations import Files, Location, Paths, find_files, is_address
 from classgap.predictions.predictions import PER_ROW, Predictions
 from classgap.predictions.side_files import counts_in_order
 
 if TYPE_CHECKING:
     from classgap.predictions.tables import Table
+
+# How polars reports a cell of a CSV file that is no number.
+_CELL = re.compile(r"could not parse `(?P<text>.*)` as dtype `[fiu]\d+` at column '(?P<column>.*)' \(column")
 
 
 def read_predictions(
@@ -43,11 +49,22 @@ def read_predictions(
         from classgap.predictions.counting import from_table
 
         with _readable(source.files[0]):
-            return from_table(_open(source, columns), class_names, train_counts, rows=rows)
-    found = _read_archives([Path(file) for file in source.files], source.kind, columns, class_names)
-    if train_counts is not None:
-        found = replace(found, train_counts=counts_in_order(train_counts, found.classes))
+            found = from_table(_open(source, columns), class_names, train_counts, rows=rows)
+    else:
+        found = _read_archives([Path(file) for file in source.files], columns, class_names)
+        if train_counts is not None:
+            found = replace(found, train_counts=counts_in_order(train_counts, found.classes))
+    if found.paths is not None:
+        found = replace(found, columns={**found.columns, "path": _located(found.paths, Path(source.files[0]).parent)})
     return found
+
+
+def _located(paths: NDArray[Any], folder: Path) -> NDArray[Any]:
+    """Paths of image files as they can be opened from here; paths that are relative to ``folder`` get its name in front."""
+    relative = next((str(path) for path in paths if str(path) and not Path(str(path)).is_absolute()), None)
+    if relative is None or os.path.exists(relative) or not os.path.exists(folder / relative):
+        return paths
+    return np.array([str(folder / str(path)) if str(path) else "" for path in paths], dtype=object)
 
 
 def count_two(
@@ -99,12 +116,17 @@ def _readable(file: Location) -> Iterator[None]:
         reason = str(error).split("\n", 1)[0]
         if is_address(file):
             raise InputError(f"{file} cannot be read ({reason}); check the address and your credentials") from None
+        if (cell := _CELL.match(reason)) is not None:
+            raise InputError(f"column {cell['column']!r} of {file} must hold numbers, got {cell['text']!r}") from None
+        if reason.startswith("schema"):
+            raise InputError(
+                f"the files of one data set must have the same columns in the same order as {file} ({reason})"
+            ) from None
         raise InputError(f"{file} ends in {Path(file).suffix} but cannot be read in this format ({reason})") from None
 
 
-def _read_archives(files: list[Path], kind: str, columns: Columns, names: Sequence[str] | None) -> Predictions:
-    read = read_npz if kind == "npz" else read_safetensors
-    parts = [_roles(read(file), file, columns) for file in files]
+def _read_archives(files: list[Path], columns: Columns, names: Sequence[str] | None) -> Predictions:
+    parts = [_roles(read_archive(file), file, columns) for file in files]
     for file, (part, _, _) in zip(files, parts, strict=True):
         _check_part(part, parts[0][0], file, files[0])
     arrays, samples, titles = parts[0]
@@ -113,7 +135,7 @@ def _read_archives(files: list[Path], kind: str, columns: Columns, names: Sequen
         arrays = {**arrays, **joined}
         samples = {name: np.concatenate([part[name] for _, part, _ in parts]) for name in samples}
     if names is None and "class_names" in arrays:
-        names = [name.decode() if isinstance(name, bytes) else str(name) for name in arrays["class_names"].ravel()]
+        names = names_of(arrays["class_names"], f"{titles['class_names']} in {files[0]}")
     return encode(arrays, Source(titles, "--names"), columns=samples, names=names)
 
 
@@ -129,7 +151,7 @@ def _check_part(part: Arrays, first: Arrays, file: Path, first_file: Path) -> No
                 f"{role} has rows of shape {array.shape[1:]} in {file} and {first[role].shape[1:]} in {first_file}; "
                 "the shapes must be equal"
             )
-        if role not in PER_ROW and not np.array_equal(array, first[role]):
+        if role not in PER_ROW and not (array is first[role] or np.array_equal(array, first[role])):
             raise InputError(
                 f"{role} differs between {file} and {first_file}; it must be equal in all files of one data set"
             )
@@ -159,16 +181,23 @@ def _roles(arrays: Arrays, file: Path, columns: Columns) -> tuple[Arrays, Arrays
             _check_labels(found[role], titles[role], file)
     samples = {}
     for name, array in pick_samples(columns, available).items():
-        _check_labels(arrays[array], f"array {array!r}", file)
-        if len(arrays[array]) != len(found["y_true"]):
+        values = arrays[array]
+        _check_labels(values, f"array {array!r}", file)
+        if len(values) != len(found["y_true"]):
             raise InputError(
-                f"array {array!r} in {file} must have one entry per sample, {len(found['y_true'])}, got {len(arrays[array])}"
+                f"array {array!r} in {file} must have one entry per sample, {len(found['y_true'])}, got {len(values)}"
             )
-        samples[name] = plain_column(arrays[array])
+        samples[name] = plain_column(values)
     for role in ("scores", "features", "weight"):
         if role in found and (found[role].ndim != 2 or found[role].dtype.kind not in "fiu"):
             raise InputError(
                 f"{titles[role]} in {file} must be a matrix of numbers, "
+                f"got shape {found[role].shape} of {found[role].dtype}"
+            )
+    for role in ("bias", "margin_norms", "train_counts"):
+        if role in found and (found[role].ndim != 1 or found[role].dtype.kind not in "fiu"):
+            raise InputError(
+                f"{titles[role]} in {file} must hold one number per class, "
                 f"got shape {found[role].shape} of {found[role].dtype}"
             )
     return found, samples, titles

@@ -31,7 +31,8 @@ class LabelCoder:
 
     def __call__(self, raw: NDArray[Any]) -> NDArray[np.int64]:
         low, high = self.values[0], self.values[-1]
-        if self.values.dtype.kind in "iu" and int(high) - int(low) < _TABLE_RANGE:
+        narrow = self.values.dtype.kind in "iu" and int(high) - int(low) < _TABLE_RANGE
+        if narrow and int(high) <= np.iinfo(np.int64).max:
             table = np.zeros(int(high) - int(low) + 1, dtype=np.int64)
             table[self.values.astype(np.int64) - int(low)] = self.codes
             return table[raw.astype(np.int64, copy=False) - int(low)]
@@ -101,6 +102,13 @@ def printable_names(names: Sequence[str]) -> tuple[str, ...]:
     return shown
 
 
+def names_of(values: NDArray[Any], title: str) -> list[str]:
+    """Class names from an array of text or whole numbers."""
+    if values.ndim != 1 or values.dtype.kind not in "USiu":
+        raise InputError(f"{title} must be a list of class names, got shape {values.shape} of {values.dtype}")
+    return [_text(title, name) for name in values.tolist()]
+
+
 def check_names(names: Sequence[str], width: int | None = None) -> list[str]:
     """``names`` as a list, after checking that they are unique and that there is one per score column."""
     if width is not None and len(names) != width:
@@ -131,6 +139,10 @@ def _canonical(title: str, values: NDArray[Any]) -> list[Any]:
     texts = [_text(title, v) for v in values]
     if all(_is_whole(t) for t in texts):
         return [int(t) for t in texts]
+    known = [text for text in texts if text.lower() not in ("nan", "none", "null")]
+    if 0 < len(known) < len(texts) and all(_FRACTION.fullmatch(text) for text in known):
+        missing = next(text for text in texts if text not in known)
+        raise InputError(f"{title} has rows without a label ({missing!r} among numbers); remove or label them")
     if len(texts) > _MANY_FRACTIONS and all(_FRACTION.fullmatch(t) for t in texts):
         raise InputError(
             f"{title} holds {len(texts)} different decimal numbers (e.g. {texts[0]}), not class labels; check that it is not a "

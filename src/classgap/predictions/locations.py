@@ -54,7 +54,10 @@ def find_files(paths: Paths) -> Files:
     """The files in ``paths``, with folders replaced by their files."""
     given = [paths] if isinstance(paths, (str, Path)) else list(paths)
     if not given or any(str(path) in ("", ".") for path in given):
-        raise InputError(f"expected the path of a prediction file, got {[str(path) for path in given]}")
+        raise InputError(
+            "expected the path of a prediction file, got an empty path or '.' (is a variable not set?); for the current folder, "
+            "give its name"
+        )
     files: list[Location] = []
     partitioned = False
     for path in given:
@@ -80,17 +83,23 @@ def _folder_pattern(address: str) -> str:
 
 def _files_in(path: Path) -> list[Path]:
     """The file itself, or the prediction files in this folder."""
-    if not path.exists():
-        raise InputError(f"there is no file {path}")
     files = [path]
     if path.is_dir():
-        files = [p for p in sorted(path.rglob("*")) if p.suffix.lower() in _FORMATS and p.name[0] not in "._"]
+        files = [p for p in sorted(path.rglob("*")) if _is_part(p)]
         if not files:
             raise InputError(f"folder {path} contains no prediction file ({', '.join(_FORMATS)})")
     for file in files:
+        if not file.exists():
+            link = ", but a link to a file that does not exist" if file.is_symlink() else ""
+            raise InputError(f"there is no file {file}{link}")
         if file.suffix.lower() in _FORMATS and file.stat().st_size == 0:
             raise InputError(f"{file} is an empty file; write the predictions again")
     return files
+
+
+def _is_part(path: Path) -> bool:
+    """Whether an entry of a folder is a part of the data set. A broken link is one: its rows must not be left out silently."""
+    return path.suffix.lower() in _FORMATS and path.name[0] not in "._" and not path.is_dir()
 
 
 def _format(file: Location) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from classgap.checks import InputError
-from classgap.predictions.columns import Columns, pick
+from classgap.predictions.columns import Columns, pick, pick_wide
 from classgap.predictions.locations import Files, Location, is_pattern
 
 
@@ -28,8 +28,12 @@ def scan(source: Files, columns: Columns) -> pl.LazyFrame:
     labels = [pick("true", columns.true, header), pick("pred", columns.pred, header)]
     labels += [columns.id, columns.path, columns.text, *columns.by]
     # Labels stay text until all distinct labels are known: a column may begin with numbers and contain names later.
-    as_text = {name: pl.String() for name in labels if name in header}
-    return pl.scan_csv(files, separator=separator, schema_overrides=as_text, infer_schema_length=10_000, glob=patterns)
+    types: dict[str, pl.DataType] = {name: pl.String() for name in labels if name in header}
+    # Likewise, the first thousands of scores may be whole numbers and later ones not.
+    for role, wanted in (("scores", columns.scores), ("features", columns.features)):
+        wide, _ = pick_wide(role, wanted, header)
+        types |= {name: pl.Float64() for name in wide if len(wide) > 1 and name not in types}
+    return pl.scan_csv(files, separator=separator, schema_overrides=types, infer_schema_length=10_000, glob=patterns)
 
 
 def _check_content(file: Path, kind: str) -> None:

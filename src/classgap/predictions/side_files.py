@@ -1,15 +1,16 @@
-"""Small files that accompany predictions: class names and training counts."""
+"""Small files that accompany predictions: class names, training counts and costs of errors."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap.checks import InputError, printable
+from classgap.checks import InputError, as_numpy, printable
 from classgap.predictions.labels import check_names
 
 
@@ -22,7 +23,7 @@ def read_names(path: Path) -> list[str]:
             found = [found[str(k)] for k in range(len(found))]
     except OSError:
         raise InputError(f"the file of class names {path} cannot be read") from None
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, RecursionError):
         raise InputError(
             f"{path} must hold class names: one name per line, a JSON list, or a JSON object with keys 0, 1, 2, …"
         ) from None
@@ -41,7 +42,7 @@ def read_train_counts(path: Path) -> Mapping[str, int] | Sequence[int]:
         else:
             import polars as pl
 
-            table = pl.read_csv(path, infer_schema=False)
+            table = pl.read_csv(path, infer_schema=False, glob=False)
             found = _unique([(str(name), int(count)) for name, count in table.select(table.columns[:2]).rows()])
     except InputError:
         raise
@@ -74,9 +75,48 @@ def counts_in_order(given: Mapping[str, int] | Sequence[int], classes: tuple[str
                 f"training counts must name every class, but {len(missing)} of {len(classes)} are missing (e.g. {missing[0]!r})"
             )
         given = [given[name] for name in classes]
-    if len(given) != len(classes):
-        raise InputError(f"there must be one training count per class, {len(classes)}, got {len(given)}")
-    counts = np.asarray(given)
-    if counts.dtype.kind not in "iu" or (counts < 0).any():
-        raise InputError(f"training counts must be whole numbers ≥ 0, got {given[0]!r} …")
+    counts = as_numpy(given, "train_counts")
+    if counts.shape != (len(classes),):
+        raise InputError(
+            f"there must be one training count per class, {len(classes)}, got "
+            f"{len(counts) if counts.ndim == 1 else f'an array of shape {counts.shape}'}"
+        )
+    mixed = isinstance(given, (list, tuple)) and any(isinstance(count, bool) for count in given)
+    if mixed or counts.dtype.kind not in "iu" or (counts < 0).any() or (counts > np.iinfo(np.int64).max).any():
+        raise InputError(f"training counts must be whole numbers ≥ 0, got {counts[:3].tolist()!s:.80} …")
     return counts.astype(np.int64)
+
+
+def read_cost(path: Path) -> dict[str, dict[str, float]]:
+    """Costs of errors: CSV whose first column names the true class and whose other columns are the predicted classes, or a JSON
+    object ``{true: {predicted: cost}}``.
+    """
+    if not path.is_file():
+        raise InputError(f"the file of costs {path} does not exist")
+    try:
+        if path.suffix == ".json":
+            found = json.loads(path.read_text(encoding="utf-8-sig"))
+            return {str(true): {str(k): float(v) for k, v in row.items()} for true, row in found.items()}
+        import polars as pl
+
+        table = pl.read_csv(path, infer_schema=False, glob=False)
+        names = table.columns[1:]
+        return {str(row[0]): dict(zip(names, map(float, row[1:]), strict=True)) for row in table.rows()}
+    except Exception:
+        raise InputError(
+            f"{path} must be CSV with the true class in the first column and one column per predicted class, or JSON "
+            "{true: {predicted: cost}}; it cannot be read as either"
+        ) from None
+
+
+def cost_in_order(given: Any, classes: tuple[str, ...]) -> NDArray[Any]:
+    """Costs as a matrix in class order."""
+    if not isinstance(given, Mapping):
+        return as_numpy(given, "cost")
+    for true in classes:
+        missing = [name for name in classes if name not in given.get(true, {})]
+        if missing:
+            raise InputError(
+                f"cost must have an entry for every pair of classes, but {true!r} → {missing[0]!r} is missing"
+            )
+    return np.array([[given[true][predicted] for predicted in classes] for true in classes], dtype=np.float64)

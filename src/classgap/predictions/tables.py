@@ -10,7 +10,7 @@ import narwhals.stable.v2 as nw
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap.checks import InputError
+from classgap.checks import InputError, label_vector
 from classgap.predictions.arrays import Source, encode, plain_column
 from classgap.predictions.columns import Columns, Found, find_columns
 from classgap.predictions.predictions import DESCRIBING, Predictions
@@ -109,8 +109,14 @@ def label_values(column: Any, name: str, counts: NDArray[np.int64] | None = None
         raise InputError(f"column {name!r} has {rows} without a label; remove these rows or add labels")
     if column.dtype == nw.Decimal:
         column = column.cast(nw.Float64)
+    if column.dtype.is_nested():
+        raise InputError(f"column {name!r} must hold one label per row, got {column.dtype}")
     values: NDArray[Any] = column.to_numpy()
-    return values if values.dtype.kind in "iufb" else values.astype(str)
+    if values.dtype.kind != "O":
+        return values if values.dtype.kind in "iufb" else values.astype(str)
+    if any(isinstance(value, (bytes, list, dict, tuple, np.ndarray)) for value in values):
+        return label_vector(f"column {name!r}", values)
+    return values.astype(str)
 
 
 def sample_values(values: Any, name: str) -> NDArray[Any]:

@@ -16,6 +16,8 @@ from classgap.checks import InputError, did_you_mean, fraction, number, one_of, 
 
 Precision = Literal["32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true"]
 
+_LARGEST_SEED = 2**32 - 1  # what NumPy's and Fabric's generators take
+
 
 @dataclass(frozen=True)
 class DataConfig:
@@ -27,6 +29,7 @@ class DataConfig:
     imbalance: float = 1.0
     val_fraction: float = 0.1
     augment: tuple[str, ...] | None = None
+    view_augment: tuple[str, ...] | None = None
     seed: int = 0
     size: int | None = None
     resize: int | None = None
@@ -177,7 +180,6 @@ class TrainConfig:
         limits: tuple[tuple[str, float, float], ...] = (
             ("epochs", self.epochs, 1),
             ("batch", self.batch, 2),
-            ("seed", self.seed, 0),
             ("checkpoint_steps", self.checkpoint_steps, 0),
             ("optim.accumulate", self.optim.accumulate, 1),
             ("optim.weight_decay", self.optim.weight_decay, 0),
@@ -191,6 +193,9 @@ class TrainConfig:
         )
         for name, value, low in limits:
             number(name, value, low=low)
+        for name, seed in (("seed", self.seed), ("data.seed", self.data.seed)):
+            if whole(name, seed, low=0) > _LARGEST_SEED:
+                raise InputError(f"{name} must be at most {_LARGEST_SEED}, got {seed}")
         number("optim.lr", self.optim.lr, low=0, open_low=True)
         if self.model.head_scale is not None and self.model.head_scale != "learned":
             number("model.head_scale (if it is not learned)", self.model.head_scale, low=0, open_low=True)
@@ -276,7 +281,17 @@ def read_run(folder: Path) -> TrainConfig | None:
 
 # Written only where they differ from the defaults, so that a setting of a later version does not rename the runs of earlier ones.
 _IF_CHANGED = {
-    "data": ("size", "resize", "root", "test_fraction", "skip_corrupt", "crop_scale", "interpolation", "partial"),
+    "data": (
+        "size",
+        "resize",
+        "root",
+        "test_fraction",
+        "skip_corrupt",
+        "crop_scale",
+        "interpolation",
+        "partial",
+        "view_augment",
+    ),
     "model": ("head_params", "head_scale", "zero_shot", "frozen", "wise", "tokens"),
     "optim": ("betas", "decay_norms", "layer_decay"),
     "schedule": ("warmup_steps",),
@@ -365,7 +380,7 @@ def _parse(key: str, hint: Any, text: str) -> Any:
     if origin in (typing.Union, types.UnionType):
         if text.lower() in ("none", "null", "default"):
             # "none" means no augmentation at all, "default" the usual one of the source.
-            return () if key == "data.augment" and text.lower() == "none" else None
+            return () if key in ("data.augment", "data.view_augment") and text.lower() == "none" else None
         if args == (bool, str):
             return text if text.lower() not in ("true", "false") else text.lower() == "true"
         words = [word for arg in args for word in typing.get_args(arg) if typing.get_origin(arg) is Literal]
