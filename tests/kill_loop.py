@@ -1,7 +1,7 @@
 """``python tests/kill_loop.py FOLDER KILLS SEED [SETTING …]``: kill -9 runs at random moments, resume them, compare the results.
 
-Runs are children of a process that has loaded everything and trained nothing, so a start costs milliseconds. A setting is repeated
-until it has had its share of the kills; every run that was killed must end with the bytes of one that was not.
+Runs are children of a process that has loaded everything and trained nothing, so a start costs milliseconds. A setting is
+repeated until it has had its share of the kills; every run that was killed must end with the bytes of one that was not.
 """
 
 from __future__ import annotations

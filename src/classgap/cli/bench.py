@@ -25,9 +25,15 @@ def bench(
     seeds: Annotated[
         str | None, typer.Option(metavar="0:5", help="Seeds to use instead of those of the suite: a range or a list.")
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Number of worker processes.")] = 1,
+    workers: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Number of worker processes; 0 for one per processor core, or one where there is a GPU."
+        ),
+    ] = 0,
     threads: Annotated[
-        int, typer.Option(min=0, help="Threads per worker; 0 divides the processors among the workers.")
+        int,
+        typer.Option(min=0, help="Threads per worker; 0 for OMP_NUM_THREADS, else an equal share of the processors."),
     ] = 0,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder of the jobs; by default runs/bench/SUITE.")

@@ -81,7 +81,7 @@ class Plan:
         self,
         jobs: Sequence[Job],
         *,
-        workers: int = 1,
+        workers: int = 0,
         threads: int = 0,
         tell: Callable[[Event | None], None] | None = None,
     ) -> dict[str, str]:
@@ -142,7 +142,7 @@ def bench(
     *,
     seeds: Sequence[int] | None = None,
     only: Sequence[str] = (),
-    workers: int = 1,
+    workers: int = 0,
     threads: int = 0,
     out: Path | str | None = None,
     results: Sequence[Path | str] = (),
@@ -154,8 +154,8 @@ def bench(
         suite: A suite, a Python file with ``suite() -> Suite``, or the name of a built-in one (``"smoke"``).
         seeds: Instead of the suite's.
         only: Patterns of ``TASK/VARIANT``.
-        workers: Processes that share the jobs.
-        threads: Threads of each worker; 0 for its share of the processors.
+        workers: Processes that share the jobs; 0 for one per processor core, or a single one where there is a GPU.
+        threads: Threads of each worker; 0 for what ``OMP_NUM_THREADS`` says, else its share of the processors.
         out: Folder of the jobs; by default ``runs/bench/SUITE``.
         results: Runs in these files count as done; new ones are added to the first. By default ``SUITE.jsonl`` beside the file
             of the suite, or ``results.jsonl`` in ``out``.
