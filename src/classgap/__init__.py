@@ -1,7 +1,8 @@
 """classgap: find the classes a classifier fails, say whether the gap is real, and close it.
 
 One function per verb: :func:`audit`, :func:`compare`, :func:`fix`, :func:`train`, :func:`predict` (and :func:`load_run`),
-:func:`bench`. Each is loaded on first use, so ``import classgap`` is quick, and the first three never load torch.
+:func:`features`, :func:`probe`, :func:`export`, :func:`bench`. Each is loaded on first use, so ``import classgap`` is quick,
+and the first three never load torch.
 """
 
 from __future__ import annotations
@@ -16,7 +17,18 @@ if TYPE_CHECKING:
     from classgap.posthoc import FixReport, fix
     from classgap.predictions import Columns, Predictions
     from classgap.suites import BenchReport, bench
-    from classgap.training import Predictor, TrainConfig, TrainResult, load_run, predict, train
+    from classgap.training import (
+        Predictor,
+        ProbeReport,
+        TrainConfig,
+        TrainResult,
+        export,
+        features,
+        load_run,
+        predict,
+        probe,
+        train,
+    )
 
 _LAZY = {
     **dict.fromkeys(
@@ -26,7 +38,8 @@ _LAZY = {
     **dict.fromkeys(("FixReport", "fix"), "classgap.posthoc"),
     **dict.fromkeys(("Columns", "Predictions"), "classgap.predictions"),
     **dict.fromkeys(("BenchReport", "bench"), "classgap.suites"),
-    **dict.fromkeys(("Predictor", "TrainConfig", "TrainResult", "load_run", "predict", "train"), "classgap.training"),
+    **dict.fromkeys(("Predictor", "ProbeReport", "TrainConfig", "TrainResult"), "classgap.training"),
+    **dict.fromkeys(("export", "features", "load_run", "predict", "probe", "train"), "classgap.training"),
 }
 __all__ = [
     "AuditReport",
@@ -38,6 +51,7 @@ __all__ = [
     "MultiLabelReport",
     "Predictions",
     "Predictor",
+    "ProbeReport",
     "TrainConfig",
     "TrainResult",
     "__version__",
@@ -45,9 +59,12 @@ __all__ = [
     "audit_labels",
     "bench",
     "compare",
+    "export",
+    "features",
     "fix",
     "load_run",
     "predict",
+    "probe",
     "train",
 ]
 
