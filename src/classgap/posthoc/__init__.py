@@ -15,6 +15,7 @@ from classgap.posthoc.estimators.crt import CRT
 from classgap.posthoc.estimators.disalign import DisAlign
 from classgap.posthoc.estimators.gap_dial import FrontierPoint, GapDial
 from classgap.posthoc.estimators.logit_adjustment import LogitAdjustment
+from classgap.posthoc.estimators.lowest_cost import LowestCost
 from classgap.posthoc.estimators.marc import MARC
 from classgap.posthoc.estimators.norms import LWS, TauNorm
 from classgap.posthoc.estimators.scaling import MatrixScaling, TemperatureScaling, VectorScaling
@@ -34,6 +35,7 @@ __all__ = [
     "FrontierPoint",
     "GapDial",
     "LogitAdjustment",
+    "LowestCost",
     "MatrixScaling",
     "PostHocClassifier",
     "PostHocMethod",

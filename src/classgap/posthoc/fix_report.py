@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from classgap.checks import InputError
+from classgap.posthoc.costs import Costs, cost_sentence
 from classgap.posthoc.estimators.base import PostHocMethod
 from classgap.posthoc.estimators.gap_dial import GapDial
 from classgap.posthoc.files import save
@@ -69,6 +70,7 @@ class FixReport:
         rule: Name of the rule.
         report_rows: Rows of the samples set aside for the report.
         overall: What the rule means by overall accuracy: ``"balanced"`` or ``"overall"``.
+        costs: With ``cost=``: the mean costs, by which the method was chosen.
     """
 
     before: Predictions
@@ -78,13 +80,16 @@ class FixReport:
     rule: str
     report_rows: Array
     overall: str = "balanced"
+    costs: Costs | None = None
 
     def __repr__(self) -> str:
         return f"FixReport({self.verdict})"
 
     @property
     def helps(self) -> bool:
-        """Whether the verdict of ``compare`` on the samples set aside is an improvement."""
+        """Whether the verdict of ``compare`` on the samples set aside is an improvement; with costs, whether they are lower."""
+        if self.costs is not None:
+            return self.chosen is not None and self.costs.report[self.chosen].high < 0
         return self.chosen is not None and self.candidates[self.chosen].report.verdict.kind in HELPFUL
 
     @property
@@ -115,9 +120,9 @@ class FixReport:
     @property
     def prediction_sets(self) -> PredictionSets:
         """Sets that hold the true class in 90 % of the samples of every class, for ``method.transform(scores)`` if the method
-        :attr:`helps`, otherwise for the given scores. The thresholds come from the samples set aside.
+        :attr:`helps`, otherwise, and with costs, for the given scores. The thresholds come from the samples set aside.
         """
-        source = self.after if self.helps else self.before
+        source = self.after if self.helps and self.costs is None else self.before
         assert source.scores is not None
         rows = self.report_rows
         return PredictionSets().fit(
@@ -130,6 +135,8 @@ class FixReport:
     @property
     def rejected(self) -> dict[str, str]:
         """Candidates that improve the samples set aside but were not chosen, with the reason."""
+        if self.costs is not None:
+            return {}
         return {
             label: rejection({n: c.selection for n, c in self.candidates.items()}, label, self.rule, self.overall)
             for label, candidate in self.candidates.items()
@@ -231,6 +238,8 @@ def _write_head(result: FixReport, path: Path) -> None:
 def _verdict(result: FixReport) -> str:
     from classgap.measure.render.plain import points
 
+    if result.costs is not None:
+        return cost_sentence(result.costs, result.chosen)
     if result.chosen is None:
         return _with_rejected(f"The rule {result.rule} admits no method.", result)
     report = result.comparison
