@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from classgap.measure.diagnostics.causes.diagnosis import Diagnosis
     from classgap.measure.diagnostics.geometry.summary import Geometry
     from classgap.measure.diagnostics.margins import Margins
+    from classgap.measure.diagnostics.prediction_sets import PredictionSetReport
     from classgap.measure.diagnostics.ranking import Ranking
     from classgap.measure.diagnostics.threshold import Threshold
     from classgap.measure.statistics.slices import Slices
@@ -99,6 +100,7 @@ class AuditReport:
         verdict: The result of this test in one sentence.
         margin_levels: Output margins of the thirds and the angle of the classifier; None without scores and without a head.
         ranking: With scores: area under the ROC curve and average precision of each class against all others.
+        prediction_sets: With scores: how often sets of probable classes hold the true class, and how large they are.
         threshold: Of two classes with scores: accuracy of both by threshold.
         slices: Accuracy per class and slice for every column given as ``by``; None without one.
         samples: The audited predictions; None if only counts were given.
@@ -118,6 +120,7 @@ class AuditReport:
     margins: Margins | None = None
     calibration: Calibration | None = None
     ranking: Ranking | None = None
+    prediction_sets: PredictionSetReport | None = None
     geometry: Geometry | None = None
     bounds: Bounds | None = None
     margin_levels: MarginLevels | None = None
@@ -220,6 +223,30 @@ class AuditReport:
 
         return suspects(self)
 
+    @property
+    def weighted(self) -> bool:
+        """Whether the accuracies use sample weights."""
+        return "effective_support" in (self.per_class.dtype.names or ())
+
+    def more_test_samples(self, half_width: float = 0.05, *, more: int = 100) -> NDArray[np.void]:
+        """What more test samples would do to the interval of each class, widest interval first.
+
+        Args:
+            half_width: ``needed`` is the number of further samples of the class for an interval of this half-width at the
+                observed accuracy; ``needed_at_most`` allows any accuracy within the present interval.
+            more: ``half_width_with_more`` is the expected half-width with this many further samples of the class.
+        """
+        from classgap.checks import InputError, number, whole
+        from classgap.measure.statistics.planning import plan
+
+        number("half_width", half_width, low=0.001, high=0.5)
+        whole("more", more, low=1)
+        rows = self.per_class
+        if self.weighted:
+            raise InputError("more_test_samples does not support sample weights; audit without sample_weight")
+        accuracy, support = rows["accuracy"], rows["support"]
+        return plan(rows["name"], accuracy, support, wanted=half_width, more=more, confidence=self.confidence)
+
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data, ready for JSON (nan is None). ``docs/audit.md`` describes every key."""
         from classgap import __version__
@@ -227,7 +254,7 @@ class AuditReport:
         headlines = {name: asdict(self.metrics[name]) for name in HEADLINES}
         sections = {
             name: section.summary() if (section := getattr(self, name)) is not None else None
-            for name in ("margins", "calibration", "ranking", "geometry", "bounds")
+            for name in ("margins", "calibration", "ranking", "prediction_sets", "geometry", "bounds")
         }
         tree: dict[str, Any] = json_ready(
             {
@@ -253,6 +280,7 @@ class AuditReport:
                 "diagnoses": [asdict(diagnosis) for diagnosis in self.diagnoses],
                 **sections,
                 "threshold": None if self.threshold is None else self.threshold.to_dict(),
+                "test_samples": [] if self.weighted else records(self.more_test_samples()),
                 "slices": None if self.slices is None else self.slices.to_dict(),
                 "margin_levels": None if self.margin_levels is None else asdict(self.margin_levels),
                 "notes": list(self.notes),

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from classgap import checks
 from classgap.arrays import Float64s, Ints, divide, row_blocks
 from classgap.measure.audit_report import AuditReport, Estimate, Homogeneity, MarginLevels
-from classgap.measure.diagnostics import bounds, calibration, geometry, margins, ranking
+from classgap.measure.diagnostics import bounds, calibration, geometry, margins, prediction_sets, ranking
 from classgap.measure.diagnostics import threshold as threshold_table
 from classgap.measure.diagnostics.causes import diagnosis
 from classgap.measure.render.plain import p_value, percent, structured
@@ -33,6 +33,10 @@ _WEIGHTED_NOTE = (
     "of each class; confusions, causes, margins, calibration, curves and features do not use the weights"
 )
 _CURVES = 6  # curves of precision and recall in the page
+NOTHING_CORRECT = (
+    "No sample is predicted correctly: check that true and predicted labels use the same classes and that their rows belong "
+    "together."
+)
 Reference = AuditReport | Sequence[float] | NDArray[Any]
 
 
@@ -164,7 +168,7 @@ def _assemble(predictions: Predictions, reference: Reference | None, options: _O
         found = with_values(found, measured, options.remainder)
     metrics = found.metrics
     test = Homogeneity(*homogeneity(measured.correct[present], measured.support[present], rng))
-    sections = _sections(samples, len(classes), options.confidence)
+    sections = _sections(samples, len(classes), options.confidence, options.seed)
     columns = _columns(confusion, measured, classes, group, train_counts, samples, options.confidence)
     for section in sections.values():
         if section is not None:
@@ -285,8 +289,10 @@ def _top5(scores: NDArray[Any], y_true: Ints, support: Ints) -> Float64s:
     return divide(hits, support)
 
 
-def _sections(samples: Predictions | None, num_classes: int, confidence: float) -> dict[str, Any]:
-    sections: dict[str, Any] = dict.fromkeys(("margins", "calibration", "ranking", "geometry", "bounds"))
+def _sections(samples: Predictions | None, num_classes: int, confidence: float, seed: int) -> dict[str, Any]:
+    sections: dict[str, Any] = dict.fromkeys(
+        ("margins", "calibration", "ranking", "prediction_sets", "geometry", "bounds")
+    )
     if samples is None:
         return sections
     if samples.scores is not None:
@@ -294,6 +300,10 @@ def _sections(samples: Predictions | None, num_classes: int, confidence: float) 
         probabilities = samples.scores if kind == "probabilities" else calibration.softmax(samples.scores)
         sections["margins"] = margins.describe(samples.scores, samples.y_true, num_classes, kind=kind)
         sections["calibration"] = calibration.describe(probabilities, samples.y_true)
+        rng = np.random.default_rng(seed)
+        sections["prediction_sets"] = prediction_sets.describe(
+            probabilities, samples.y_true, num_classes, confidence, rng
+        )
         if samples.scores.size <= ranking.MAX_ENTRIES:
             sections["ranking"] = ranking.describe(probabilities, samples.y_true, num_classes, confidence, _CURVES)
     if samples.features is not None:
@@ -378,6 +388,8 @@ def _diagnoses(
 def _verdict(metrics: Mapping[str, Estimate], test: Homogeneity, confidence: float) -> str:
     gap, true_gap = metrics["gap"], metrics["gap_corrected"]
     chance = p_value(test.p_value)
+    if metrics["overall"].value == 0:
+        return NOTHING_CORRECT
     if test.method == "no variation to test":
         return "There is no gap: every class with samples has the same accuracy."
     if test.p_value < 1 - confidence:

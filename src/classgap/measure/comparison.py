@@ -171,8 +171,9 @@ class Comparison:
 
         from classgap.measure.confusion_changes import confusion_changes
 
+        columns = confusion_changes(self, n)
         return pl.DataFrame(
-            confusion_changes(self, n), schema_overrides=dict.fromkeys(("true", "predicted"), pl.String)
+            columns, schema={name: pl.String if name in ("true", "predicted") else pl.Float64 for name in columns}
         )
 
     def _confused_pairs(self, n: int) -> list[dict[str, Any]]:

@@ -16,6 +16,8 @@ from classgap.checks import InputError, did_you_mean, fraction, number, one_of, 
 
 Precision = Literal["32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true"]
 
+_LARGEST_SEED = 2**32 - 1  # what NumPy's and Fabric's generators take
+
 
 @dataclass(frozen=True)
 class DataConfig:
@@ -178,7 +180,6 @@ class TrainConfig:
         limits: tuple[tuple[str, float, float], ...] = (
             ("epochs", self.epochs, 1),
             ("batch", self.batch, 2),
-            ("seed", self.seed, 0),
             ("checkpoint_steps", self.checkpoint_steps, 0),
             ("optim.accumulate", self.optim.accumulate, 1),
             ("optim.weight_decay", self.optim.weight_decay, 0),
@@ -192,6 +193,9 @@ class TrainConfig:
         )
         for name, value, low in limits:
             number(name, value, low=low)
+        for name, seed in (("seed", self.seed), ("data.seed", self.data.seed)):
+            if whole(name, seed, low=0) > _LARGEST_SEED:
+                raise InputError(f"{name} must be at most {_LARGEST_SEED}, got {seed}")
         number("optim.lr", self.optim.lr, low=0, open_low=True)
         if self.model.head_scale is not None and self.model.head_scale != "learned":
             number("model.head_scale (if it is not learned)", self.model.head_scale, low=0, open_low=True)

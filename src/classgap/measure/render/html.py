@@ -78,20 +78,26 @@ _TONES = {"closed": "good", "better": "good", "better_hard": "good", "traded": "
 
 
 def render_audit(
-    report: AuditReport, path: Path | str | None = None, *, source: str = "", charts: Charts | None = None
+    report: AuditReport,
+    path: Path | str | None = None,
+    *,
+    source: str = "",
+    charts: Charts | None = None,
+    below: float = 0.1,
 ) -> str:
     """The page of an audit; also written to ``path`` if one is given.
 
     Args:
         source: Name of the prediction files, shown under the verdict.
         charts: Figures that :func:`classgap.measure.render.plot.figures` has already created.
+        below: Limit of the suspected labels, see :meth:`AuditReport.mislabelled`.
     """
     pairs, pairs_note = tables.pair_table(report.confusion, report.classes, report.per_class["group"].tolist())
     charts = plot.figures(report) if charts is None else charts
     has_pairs = bool(pairs["data"]["true"])
     has_diagnoses = any(d.causes for d in report.diagnoses)
     margins = tables.margin_table(report)
-    samples = page_samples(report)
+    samples = page_samples(report, below)
     more = sections(report)
     payload = {
         "tables": {
@@ -116,7 +122,7 @@ def render_audit(
         tiles=[_tile(report.metrics, name) for name in _TILES if name in report.metrics],
         rankings=[(name, RANKINGS[name]) for name in report.groups],
         has_pairs=has_pairs, pairs_note=pairs_note, has_diagnoses=has_diagnoses, has_margins=margins is not None,
-        more_figures=_figures(report, charts), samples=samples, sections=more,
+        drawn=plot.drawn_sentence(report.num_classes), more_figures=_figures(report, charts), samples=samples, sections=more,
         links=_links(slices=report.slices is not None, why=has_diagnoses, confusions=has_pairs, accuracy=True,
                      figures=any(name in charts for name in _FIGURES), mistakes="mistakes" in samples.tables,
                      labels="labels" in samples.tables),
@@ -153,7 +159,7 @@ def render_comparison(
         more_figures=[(name, *words) for name, words in _COMPARISON_FIGURES.items() if name in charts],
         dumbbell_caption="All classes, largest gain first." if shown == comparison.num_classes
         else f"The {shown} of {comparison.num_classes:,} classes with the largest gains and losses.",
-        rankings=[(name, RANKINGS[name]) for name in comparison.groups],
+        rankings=[(name, RANKINGS[name]) for name in comparison.groups], drawn=plot.drawn_sentence(comparison.num_classes),
         has_pairs=has_pairs, pairs_note=pairs_note,
         links=_links(changes=True, confusions=has_pairs),
         notes=comparison.notes, confidence=comparison.confidence, seed=comparison.seed,
@@ -181,6 +187,7 @@ def _verdict(sentence: str, title: str = "") -> dict[str, str]:
 def _figures(report: AuditReport, charts: Charts) -> list[tuple[str, str, str]]:
     """Name, title and caption of the further figures; the caption of the spread contains the measured correlation."""
     found = _spread_correlation(report) if "spread_accuracy" in charts else ""
+    found += plot.drawn_sentence(report.num_classes)
     return [
         (name, title, text.replace("{correlation}", found))
         for name, (title, text) in _FIGURES.items()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -88,13 +89,17 @@ class ClassErrors:
         off_diagonal.eliminate_zeros()
         return cls(off_diagonal, matrix.sum(axis=1), correct, matrix.sum(axis=0), names)
 
-    @property
+    @cached_property
     def errors(self) -> Ints:
         return np.asarray(self.support - self.correct)
 
     @property
     def accuracy(self) -> Float64s:
         return divide(self.correct, self.support)
+
+    @cached_property
+    def mean_accuracy(self) -> float:
+        return float(np.nanmean(self.accuracy))
 
 
 def _many(count: int, thing: str) -> str:
@@ -112,38 +117,26 @@ def confusion(table: ClassErrors) -> Signal:
     testable = (errors > 0) & (others > 1)
     chance = np.minimum(1.0, others * binom.sf(most - 1, errors, 1 / max(others, 1)))
     p_values = np.where(testable, chance, np.nan)
-    partners, together = _partners(off, errors)
+    row, column, count = _most_frequent(off, MAX_PARTNERS)
+    significant = others * binom.sf(count - 1, errors[row], 1 / max(others, 1)) < 0.05
+    partner = significant & (count >= ALSO_SHARE * errors[row])
+    row, column, count = row[partner], column[partner], count[partner]
+    together = np.bincount(row, count, len(errors))
     material = (most >= MAIN_SHARE * errors) | (together >= TOGETHER_SHARE * errors)
 
     def cause(k: int) -> Cause:
-        return _word_confusion(table, k, partners[k], float(p_values[k]))
+        return _word_confusion(table, k, column[row == k].tolist(), float(p_values[k]))
 
     return Signal(p_values, material & (most >= 3) & (together > 0), cause)
 
 
-def _partners(off: Any, errors: Ints) -> tuple[list[list[int]], Ints]:
-    """The classes that the errors of each class go to significantly often, and how many errors go to all of them."""
-    from scipy.stats import binom
-
-    others = len(errors) - 1
-    tops = []
-    for k in range(len(errors)):
-        row, columns = _row(off, k)
-        top = np.argsort(-row, kind="stable")[:MAX_PARTNERS]
-        tops.append((np.full(len(top), k), row[top], columns[top]))
-    owner, count, partner = (np.concatenate(parts) for parts in zip(*tops, strict=True))
-    chance = others * binom.sf(count - 1, errors[owner], 1 / max(others, 1))  # one call: each has a high fixed cost
-    found = (chance < 0.05) & (count >= ALSO_SHARE * errors[owner])
-    owner, count, partner = owner[found], count[found], partner[found]
-    ends = np.cumsum(np.bincount(owner, minlength=len(errors)))[:-1]
-    partners = [part.tolist() for part in np.split(partner, ends)]
-    return partners, np.bincount(owner, weights=count, minlength=len(errors)).astype(np.int64)
-
-
-def _row(matrix: Any, k: int) -> tuple[Ints, Ints]:
-    """Values and columns of row k of a CSR array."""
-    inside = slice(matrix.indptr[k], matrix.indptr[k + 1])
-    return matrix.data[inside], matrix.indices[inside]
+def _most_frequent(matrix: Any, count: int) -> tuple[Ints, Ints, Ints]:
+    """Row, column and value of the ``count`` largest entries of each row of a CSR array, row by row, largest first."""
+    row = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    order = np.lexsort((matrix.indices, -matrix.data, row))
+    place = np.arange(len(order)) - matrix.indptr[row]  # rows stay where they are, so this is the rank within the row
+    top = order[place < count]
+    return row[top], matrix.indices[top], matrix.data[top]
 
 
 def _word_confusion(table: ClassErrors, k: int, partners: list[int], p_value: float) -> Cause:
