@@ -58,7 +58,16 @@ def open_run(
     config: TrainConfig, data: TrainingData, fabric: Fabric, folder: Path, watch: Watcher | None = None
 ) -> Trainer:
     """The trainer of a run; when it starts to train, the runs it needs are trained first, or resumed."""
-    return _open(stages_of(config), data, fabric, folder, watch)
+    stages = stages_of(config)
+    if config.teacher is not None and not any(map(_is_taught, stages)):
+        raise InputError(
+            f"teacher={config.teacher} is set, but method {config.method.name} does not learn from a teacher; leave it out"
+        )
+    return _open(stages, data, fabric, folder, watch)
+
+
+def _is_taught(stage: Stage) -> bool:
+    return stage.needs_teacher and "teacher" in declared_loss(stage.config).needs
 
 
 def stages_of(config: TrainConfig) -> tuple[Stage, ...]:
@@ -101,7 +110,7 @@ def _open(
     stages: tuple[Stage, ...], data: TrainingData, fabric: Fabric, folder: Path, watch: Watcher | None
 ) -> Trainer:
     *earlier, last = stages
-    taught = last.needs_teacher and "teacher" in declared_loss(last.config).needs
+    taught = _is_taught(last)
     teacher = _given_teacher(last.config, data) if taught and last.config.teacher is not None else None
     trainer = last.trainer(last.config, data, fabric, folder, watch, trains=last.trains, teacher=teacher)
 
