@@ -204,7 +204,11 @@ def _with_parameter(name: str, value: Any) -> None:
 
 def run(name: str, examples: int) -> None:
     strategy, checked = PROPERTIES[name]
-    settings(max_examples=examples)(given(strategy)(checked))()
+
+    def body(value: Any) -> None:
+        checked(value)
+
+    settings(max_examples=examples)(given(strategy)(body))()
 
 
 @pytest.mark.filterwarnings("ignore")  # of NumPy, polars and SciPy about odd values
