@@ -60,8 +60,8 @@ def _torch_side() -> frozenset[str]:
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """Without torch (``make lowest``), files that import it are left out; so is an adapter whose tool is not installed."""
-    if collection_path.parent == PACKAGE / "integrations" and collection_path.stem in TOOLS:
-        return True if importlib.util.find_spec(collection_path.stem) is None else None
+    if collection_path.parent == PACKAGE / "integrations" and (tool := collection_path.stem.partition("_")[0]) in TOOLS:
+        return True if importlib.util.find_spec(tool) is None else None
     if TORCH or collection_path.suffix != ".py" or collection_path.name == "conftest.py":
         return None
     if collection_path.is_relative_to(PACKAGE):

@@ -318,7 +318,7 @@ GOOD = [0, 1, 2, 1]
         ({"y_true": GOOD, "scores": np.eye(4) * 9, "scores_kind": "probabilities"}, "probabilities in"),
         ({"y_true": GOOD, "scores": np.eye(4), "scores_kind": "logit"}, "did you mean 'logits'"),
         ({"y_true": GOOD, "scores": np.full((4, 3), np.nan)}, "nan or infinite"),
-        ({"y_true": GOOD, "scores": [1, 2, 3, 4]}, "numeric matrix"),
+        ({"y_true": GOOD, "scores": [1, 2, 3, 4]}, "one score per sample, which is for two classes"),
         ({"y_true": GOOD, "y_pred": GOOD, "class_names": ["a", "b", "c"], "scores": np.eye(4)}, "score"),
         ({"y_true": GOOD, "y_pred": GOOD, "features": np.ones((3, 2))}, "features must have one entry per sample"),
         ({"y_true": GOOD, "y_pred": GOOD, "head": np.ones((3, 2))}, "head also needs features"),

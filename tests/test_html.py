@@ -162,8 +162,8 @@ def test_runs_that_know_different_classes() -> None:
     y_true = np.array(["a", "a", "b", "b"] * 5)
     before, after = audit(y_true, ["a", "z", "b", "b"] * 5), audit(y_true, ["a", "b", "b", "c"] * 5)
     pairs = payload(html.render_comparison(compare(before, [after, after])))["tables"]["pairs"]["data"]
-    found = list(zip(pairs["true"], pairs["predicted"], pairs["count"], strict=True))
-    assert sorted(found) == [("a", "b", 10), ("b", "c", 10)]
+    found = list(zip(pairs["true"], pairs["predicted"], pairs["before"], pairs["count"], strict=True))
+    assert sorted(found) == [("a", "b", 0, 5), ("a", "z", 5, 0), ("b", "c", 0, 5)]
 
 
 @pytest.mark.parametrize("num_classes", [1, 2, 2100])

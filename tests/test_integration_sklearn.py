@@ -5,11 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.datasets import load_digits, make_classification
+from sklearn.exceptions import UnsetMetadataPassedError
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import make_scorer
 from sklearn.model_selection import GridSearchCV, cross_validate, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -107,3 +110,42 @@ def test_a_fitted_classifier_is_corrected_and_not_fitted_again() -> None:
     some = y[300:] != "rare"
     with pytest.raises(InputError, match="got no sample of 'rare'"):
         PostHocClassifier(FrozenEstimator(fitted), LogitAdjustment()).fit(X[300:][some], y[300:][some])
+
+
+def test_sample_weights_reach_the_classifier_in_every_fold() -> None:
+    """A weight of 0 equals leaving the sample out; a weight of 2 having it twice."""
+    X, y = make_classification(300, n_informative=5, n_classes=3, random_state=0)
+    weight = np.ones(300)
+    weight[::5] = 1e-12
+    model = PostHocClassifier(LogisticRegression(), LogitAdjustment(tau=0.0), folds=3)
+    weighted = clone(model).fit(X, y, sample_weight=weight).decision_function(X)
+    without = LogisticRegression().fit(np.delete(X, np.s_[::5], 0), np.delete(y, np.s_[::5])).decision_function(X)
+    np.testing.assert_allclose(weighted - weighted.mean(1, keepdims=True), without, atol=2e-2)
+    assert np.abs(weighted - clone(model).fit(X, y).decision_function(X)).max() > 0.05
+    with pytest.raises(TypeError, match="no_such"):
+        clone(model).fit(X, y, no_such=weight)
+
+
+def test_metadata_routing_through_a_pipeline_and_a_search() -> None:
+    X, y = make_classification(300, n_informative=5, n_classes=3, random_state=0)
+    weight = np.where(y == 0, 5.0, 1.0)
+    with config_context(enable_metadata_routing=True):
+        base = LogisticRegression().set_fit_request(sample_weight=True)
+        scaler = StandardScaler().set_fit_request(sample_weight=False)
+        model = make_pipeline(scaler, PostHocClassifier(base, LogitAdjustment(), folds=3))
+        scorer = make_scorer(scores.hard_third_score).set_score_request(sample_weight=True)
+        grid = {"posthocclassifier__method__tau": [0.0, 1.0]}
+        search = GridSearchCV(model, grid, scoring=scorer, cv=3).fit(X, y, sample_weight=weight)
+        direct = clone(model).set_params(**search.best_params_).fit(X, y, sample_weight=weight)
+        plain = clone(model).set_params(**search.best_params_).fit(X, y)
+        np.testing.assert_array_equal(search.predict(X), direct.predict(X))
+        assert (direct.decision_function(X) != plain.decision_function(X)).any()
+        with pytest.raises(UnsetMetadataPassedError, match="sample_weight"):
+            PostHocClassifier(LogisticRegression(), LogitAdjustment()).fit(X, y, sample_weight=weight)
+
+
+def test_weighted_scores_are_those_of_repeated_samples() -> None:
+    y_true, y_pred, weight = [0, 0, 1, 1, 2, 2], [0, 1, 1, 1, 2, 0], [1, 3, 1, 1, 2, 1]
+    repeated = np.repeat(y_true, weight), np.repeat(y_pred, weight)
+    for function in (scores.hard_third_score, scores.worst_class_score, scores.gap_score):
+        assert function(y_true, y_pred, sample_weight=weight) == pytest.approx(function(*repeated))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from timm.optim import create_optimizer_v2
 
 from classgap.checks import InputError
 from classgap.heads import FeatureTap
+from classgap.integrations import timm_train
 from classgap.integrations.timm import ClassLossTask
 from classgap.losses import CrossEntropyLoss, DRWLoss, GaussianMixtureLoss, GroupDROLoss, MR2Loss
 from waiting import LOOPBACK, SECONDS
@@ -107,6 +109,64 @@ def test_a_loss_that_timm_cannot_supply_is_refused() -> None:
     with pytest.raises(InputError, match="drw needs epoch"):
         ClassLossTask(model(), DRWLoss(CLASSES, class_counts=[5.0] * CLASSES))
     ClassLossTask(model(), GroupDROLoss(CLASSES))  # state, but nothing to supply
+
+
+SCRIPT = """
+import sys, timm, torch
+from timm.loss import LabelSmoothingCrossEntropy, SoftTargetCrossEntropy
+from timm.optim import create_optimizer_v2
+from timm.task import ClassificationTask
+name, folder = sys.argv[1:]
+torch.manual_seed(0)
+model = timm.create_model("test_vit", num_classes=5)
+criterion = {"smooth": LabelSmoothingCrossEntropy(0.1), "soft": SoftTargetCrossEntropy(), "bce": torch.nn.BCELoss()}[name]
+task = ClassificationTask(model=model, criterion=criterion, device=torch.device("cpu"), dtype=None, verbose=False)
+optimizer = create_optimizer_v2(task.get_trainable_module(), opt="momentum", lr=0.05, weight_decay=0.1)
+generator = torch.Generator().manual_seed(1)
+x, y = torch.randn(4, 3, 160, 160, generator=generator), torch.randint(0, 5, (4,), generator=generator)
+loss = task(x, y)["loss"]
+loss.backward()
+optimizer.step()
+groups = [(len(group["params"]), group["weight_decay"]) for group in optimizer.param_groups]
+torch.save((loss.detach(), criterion(model(x), y).detach() if name == "smooth" else None, groups), folder)
+"""
+
+
+def run_script(folder: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> Any:
+    import timm.optim
+    import timm.task
+
+    for module, name in ((timm.task, "ClassificationTask"), (timm.optim, "create_optimizer_v2")):
+        monkeypatch.setattr(module, name, getattr(module, name))  # put back afterwards
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (folder / "train.py").write_text(SCRIPT)
+    timm_train.main([str(folder / "train.py"), words[0], str(folder / "found.pt"), *words[1:]])
+    return torch.load(folder / "found.pt")
+
+
+def test_a_script_of_timm_runs_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loss, _, groups = run_script(tmp_path, monkeypatch, "smooth", "--loss", "classgap:lgm", "--loss-set", "lam=0.1")
+    assert torch.isfinite(loss)
+    assert groups[-1][1] == 0  # parameters of the loss, without decay
+    torch.manual_seed(0)
+    same = timm.create_model("test_vit", num_classes=CLASSES)
+    x, y = batches(1)[0]
+    expected = torch.nn.functional.cross_entropy(same(x), y, label_smoothing=0.1)
+    loss, _, _ = run_script(tmp_path, monkeypatch, "smooth", "--loss=classgap:cross_entropy")
+    torch.testing.assert_close(loss, expected.detach())
+
+
+def test_what_a_script_of_timm_cannot_do_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for words, sentence in [
+        (("smooth", "--loss=classgap:ldam"), "ldam needs class_counts"),
+        (("smooth", "--loss=mr2"), "must be classgap:NAME"),
+        (("bce", "--loss=classgap:mr2"), "takes the place of BCELoss"),
+        (("smooth", "--loss=classgap:mr2", "--loss-set", "lam"), "must be KEY=VALUE"),
+        (("soft", "--loss=classgap:lff"), "lff needs class_counts"),
+    ]:
+        with monkeypatch.context() as patch, pytest.raises(InputError, match=sentence):
+            run_script(tmp_path, patch, *words)
 
 
 def worker(rank: int, folder: str) -> None:

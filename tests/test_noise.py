@@ -23,7 +23,7 @@ def test_homogeneity_keeps_its_level(size):
     rng = np.random.default_rng(0)
     support = np.full(15, size)
     rejected = [homogeneity(rng.binomial(support, 0.9), support, rng, draws=199)[1] <= 0.05 for _ in range(300)]
-    assert 0.01 <= np.mean(rejected) <= 0.075
+    assert 0.003 <= np.mean(rejected) <= 0.075  # with few samples the test is discrete: 0.015 for 6 per class
 
 
 def test_homogeneity_finds_one_broken_class_among_a_thousand():

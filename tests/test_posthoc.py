@@ -44,7 +44,9 @@ def test_every_public_estimator_is_declared() -> None:
 
     classes = {getattr(public, name) for name in public.__all__ if isinstance(getattr(public, name), type)}
     methods = {c for c in classes if issubclass(c, PostHocMethod) and c is not PostHocMethod}
-    assert methods == {m.cls for m in METHODS.values()}
+    assert methods - {public.LowestCost} == {
+        m.cls for m in METHODS.values()
+    }  # LowestCost cannot be tried without costs
     assert all(m.paper and m.summary for m in METHODS.values())
 
 

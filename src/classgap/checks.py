@@ -192,7 +192,9 @@ def label_vector(name: str, value: Any) -> NDArray[Any]:
 
     labels = as_numpy(value, name)
     if labels.ndim != 1:
-        hint = "; for one-hot labels pass their argmax(axis=1)" if labels.ndim == 2 else ""
+        hint = ""
+        if labels.ndim == 2:
+            hint = "; for one-hot labels pass their argmax(axis=1), for multi-label data use classgap.audit_labels"
         raise InputError(f"{name} must be a vector of labels, got shape {labels.shape}{hint}")
     if len(labels) == 0:
         raise InputError(f"{name} is empty; there is nothing to audit")

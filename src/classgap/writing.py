@@ -121,6 +121,15 @@ def append_line(path: str | Path, line: str) -> None:
         os.fsync(handle.fileno())
 
 
+def remove_leftovers(folder: Path) -> None:
+    """Remove what writers that were killed have left in ``folder`` and below, where nobody else may be writing."""
+    for path in folder.rglob(f"{_TEMPORARY}*"):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
 @contextlib.contextmanager
 def naming(path: str | Path) -> Iterator[None]:
     """Let operating-system errors name ``path`` instead of a temporary file, or of nothing at all."""

@@ -22,6 +22,11 @@ def on_host(tensor: Tensor) -> bool:
     return tensor.is_cpu and not torch.compiler.is_compiling()
 
 
+def is_mapped(tensor: Tensor) -> bool:
+    """Whether :func:`torch.func.vmap` stands for a batch of such tensors here, so that their values cannot be read."""
+    return not torch.compiler.is_compiling() and bool(torch._C._functorch.is_batchedtensor(tensor))
+
+
 def as_array(tensor: Tensor) -> Array:
     """A NumPy view of a tensor on the CPU, elsewhere the tensor; not differentiated."""
     tensor = tensor.detach()

@@ -26,6 +26,12 @@ def is_distributed() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
+def is_lost_connection(error: BaseException) -> bool:
+    """Whether a collective failed because another rank is gone."""
+    texts = ("gloo", "NCCL", "Connection closed", "Connection reset", "Broken pipe")
+    return isinstance(error, dist.DistError) or any(text in str(error) for text in texts)
+
+
 def all_reduce_sum(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Element-wise sums over ranks. Reduce sums and counts, and divide afterwards."""
     return _reduced(*tensors) if is_distributed() else tensors

@@ -12,10 +12,13 @@ from classgap.cli.bench import bench
 from classgap.cli.compare import compare
 from classgap.cli.data import app as data_app
 from classgap.cli.demo import demo
+from classgap.cli.export import export
+from classgap.cli.features import features
 from classgap.cli.fix import fix
 from classgap.cli.methods import methods
 from classgap.cli.new_method import new_method
 from classgap.cli.predict import predict
+from classgap.cli.probe import probe
 from classgap.cli.train import train
 
 app = typer.Typer(
@@ -48,6 +51,11 @@ app.command()(compare)
 app.command()(fix)
 app.command(context_settings={"allow_extra_args": True})(train)  # train explains unexpected arguments itself
 app.command()(predict)
+app.command()(features)
+app.command()(probe)
+app.command()(export)
+
+
 app.command()(bench)
 app.add_typer(data_app, name="data")
 app.command()(methods)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -28,7 +27,9 @@ def audit(
     id: options.Id = None,
     path: options.PathColumn = None,
     text: options.Text = None,
+    mislabelled_below: options.MislabelledBelow = 0.1,
     by: options.By = None,
+    sample_weight: options.SampleWeight = None,
     count: options.Count = None,
     sql: options.Sql = None,
     names: options.Names = None,
@@ -58,6 +59,8 @@ def audit(
     \b
     classgap audit predictions.csv
     classgap audit logits.npz --out report
+    classgap audit test.csv --id file --path file --out report
+    classgap audit reviews.parquet --text body --out report
     classgap audit parts/ --true label --pred top1
     classgap audit test.csv --scores score_ --names classes.txt
     classgap audit binary.csv --scores prob --threshold 0.3
@@ -76,7 +79,7 @@ def audit(
 
     check_output(out, fail_if)
     slices = tuple(dict.fromkeys(by or ()))
-    columns = Columns(true, pred, scores, features, id=id, path=path, text=text, by=slices, count=count)
+    columns = Columns(true, pred, scores, features, id, path, text, slices, sample_weight, count)
     class_names = None if names is None else read_names(names)
     counts = None if train_counts is None else read_train_counts(train_counts)
     known: dict[str, Any] = {"class_names": class_names, "train_counts": counts}
@@ -89,7 +92,7 @@ def audit(
     with working("measuring"):
         baseline = None
         if reference is not None:
-            labels = replace(columns, id=None, path=None, text=None, by=(), count=None)
+            labels = Columns(true, pred, scores, features)
             baseline = audit_predictions(Predictions.read(reference, labels, class_names=class_names).labels_only())
         report = audit_predictions(found, confidence=confidence, seed=seed, reference=baseline)
-    finish(report, out=out, as_json=as_json, fail_if=fail_if or [], source=title(parts))
+    finish(report, out=out, as_json=as_json, fail_if=fail_if or [], source=title(parts), below=mislabelled_below)

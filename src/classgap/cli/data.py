@@ -16,6 +16,7 @@ _OWN = (
     ),
     ("FILE.csv", "your images or texts: columns path or text, label and optionally split; also .tsv and .parquet"),
     ("FILE.txt", "your images: a path and a label per line"),
+    ("FILE.safetensors", "features of a frozen network, written by classgap features"),
     ("FILE.npz", "your arrays: x_train, y_train, x_test, y_test[, class_names]"),
 )
 _ROOT = Annotated[

@@ -33,6 +33,15 @@ def fix(
     rule: Annotated[
         str, typer.Option(help="Rule that chooses the method; listed above.", rich_help_panel="Choice of the method")
     ] = "hard_if_overall_holds",
+    cost: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Costs of errors: CSV with the true class in the first column and one column per predicted class, or JSON. The "
+            "lowest mean cost then chooses, instead of the rule.",
+            rich_help_panel="Choice of the method",
+        ),
+    ] = None,
     overall: Annotated[
         str,
         typer.Option(
@@ -70,6 +79,7 @@ def fix(
                                            weight, bias, train_counts, class_names
     classgap fix val.csv --scores logit_ --true label --train-counts counts.csv
     classgap fix val.npz --rule best_overall --out fixed
+    classgap fix val.csv --cost costs.csv  decisions of lowest expected cost
 
     \b
     Rules that choose the method
@@ -90,11 +100,13 @@ def fix(
                            takes features as FILE holds them: for a cosine
                            head, unit vectors
     predictions.csv        predicted labels before and after
+    prediction_sets.json   thresholds of prediction sets with a coverage of 90 %
+                           in every class, for classgap.posthoc.PredictionSets
     If no method helps significantly, only the reports are written.
     """
     from classgap import Columns, Predictions, fix
     from classgap.cli.output import check_output, console, working
-    from classgap.predictions import read_names, read_train_counts
+    from classgap.predictions import read_cost, read_names, read_train_counts
 
     check_output(out)
     parts = [part for file in files for part in matching(file)]
@@ -108,7 +120,14 @@ def fix(
         )
     with working("fitting") as progress:
         result = fix(
-            found, rule=rule, overall=overall, report_share=report_share, folds=folds, seed=seed, progress=progress
+            found,
+            rule=rule,
+            cost=None if cost is None else read_cost(cost),
+            overall=overall,
+            report_share=report_share,
+            folds=folds,
+            seed=seed,
+            progress=progress,
         )
     screen = console()
     screen.print(f"{found.num_samples:,} samples, {found.num_classes:,} classes; {_split_sentence(result)}\n")

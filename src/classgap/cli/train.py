@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +24,9 @@ def train(
     context: typer.Context,
     recipe: Annotated[
         str | None,
-        typer.Argument(help="Python file with config(quick=False) -> TrainConfig, or the name of a file in recipes/."),
+        typer.Argument(
+            help="Recipe: a name such as mr2_cifar100, or a Python file with config(quick=False) -> TrainConfig."
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -34,8 +38,19 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in this folder from its last checkpoint.")
     ] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Short test run: two epochs on few samples.")] = False,
-    devices: Annotated[str, typer.Option(help="Number of devices, or auto for all.")] = "1",
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Short test run: two epochs on few samples or a stand-in.")
+    ] = False,
+    devices: Annotated[
+        str | None,
+        typer.Option(
+            help="Number of devices on each machine, or auto for all. One by default, or as many as torchrun or srun started."
+        ),
+    ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(help="Number of machines. One by default, or as many as torchrun or srun started."),
+    ] = None,
     accelerator: Annotated[str, typer.Option(help="cpu, cuda, mps or auto.")] = "auto",
     strategy: Annotated[str, typer.Option(help="auto, ddp or fsdp.")] = "auto",
     workers: Annotated[
@@ -68,6 +83,8 @@ def train(
     Parquet table with columns path, label and optionally split, a list file with a path and a label per line, or an NPZ archive:
 
         classgap train --set data=photos/ --set data.size=224 --set data.augment=resized_crop,flip --set model=timm:resnet18
+
+    On SIGTERM or SIGUSR1 a run saves a checkpoint and ends; under SLURM, SIGUSR1 also puts the job into the queue again.
     """
     from rich.console import Console
 
@@ -77,35 +94,66 @@ def train(
     config, folder = _resolve(recipe, settings or [], out, resume, quick)
     check_folder(folder)
     # With several devices there is one process per device; only the first one prints.
-    console = Console(quiet=any(os.environ.get(rank, "0") != "0" for rank in ("LOCAL_RANK", "NODE_RANK")))
+    console = Console(quiet=not _is_first_process())
     from classgap.cli.run_progress import RunProgress
     from classgap.training.precision import set_up_precision
 
     if accelerator in ("auto", "cpu") and (sentence := set_up_precision(config.precision)):  # before torch is loaded
         console.print(sentence, highlight=False, soft_wrap=True)
     from classgap.training import train as run
+    from classgap.training.interruption import noting_signals
 
     parts = (p.name for p in (config.stage, config.wrapper, config.sampler, config.mix) if p.name != "none")
     what = " · ".join((config.data.name, config.model.name, config.method.name, *parts))
     console.print(f"{what} → {folder}", highlight=False)
-    try:
-        with RunProgress(console) as progress:
+    with _ending_well(console, folder):
+        with noting_signals(), RunProgress(console) as progress:
             progress.start(config.method.name)
             result = run(
                 config,
                 folder,
                 resume=resume,
                 devices=devices,
+                nodes=nodes,
                 accelerator=accelerator,
                 strategy=strategy,
                 workers=workers,
                 memory=memory,
                 watch=progress.watch,
             )
+        _report(console, result)
+
+
+def _is_first_process() -> bool:
+    """Whether this is the first process of a run, which prints; Fabric, torchrun and SLURM number processes differently."""
+    ranks = ["RANK"] if "RANK" in os.environ else ["LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"]
+    return all(os.environ.get(rank, "0") == "0" for rank in ranks)
+
+
+@contextlib.contextmanager
+def _ending_well(console: Console, folder: Path) -> Iterator[None]:
+    """Say how to continue where a run was interrupted."""
+    from classgap.training.interruption import RunInterrupted, requeue
+    from classgap.training.processes import LostProcessError
+
+    parent = os.getppid()
+    again = f"continue with the same command and --resume, or: classgap train --resume --out {folder}"
+    try:
+        yield
     except KeyboardInterrupt:
-        console.print(f"interrupted; continue with: classgap train --resume --out {folder}", highlight=False)
+        console.print(f"interrupted; {again}", highlight=False, soft_wrap=True)
         raise typer.Exit(130) from None
-    _report(console, result)
+    except RunInterrupted as stopped:
+        job = requeue(stopped.number) if _is_first_process() else None
+        how = (
+            again if job is None else f"SLURM job {job} is in the queue again and continues if its command has --resume"
+        )
+        console.print(f"{stopped}; {how}", highlight=False, soft_wrap=True)
+        raise typer.Exit(128 + stopped.number) from None
+    except LostProcessError:
+        if _is_first_process() or os.getppid() != parent:  # then the first process is the lost one
+            raise
+        raise typer.Exit(2) from None
 
 
 def _check_words(words: list[str]) -> None:

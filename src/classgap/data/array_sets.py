@@ -37,6 +37,17 @@ def digits(root: Path, options: FileOptions) -> Source:
     return _images("digits", images[train], labels[train], images[test], labels[test], names)
 
 
+def two_moons(root: Path, options: FileOptions) -> Source:
+    """Points in the plane: 380 of one moon and 20 of the other, tested on 1000 of each; drawn with a fixed seed."""
+    from sklearn.datasets import make_moons
+
+    train, test = (
+        make_moons(counts, noise=0.12, random_state=seed) for counts, seed in (((380, 20), 3), ((1000, 1000), 4))
+    )
+    x_train, x_test = (points.astype(np.float32) for points, _ in (train, test))
+    return Source("two_moons", x_train, _ints(train[1]), x_test, _ints(test[1]), ("head", "tail"))
+
+
 # --- the IDX files of MNIST -------------------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from classgap.checks import InputError
+from classgap.data.features import FeatureRows
 from classgap.data.images import ImageFiles, read_all
 from classgap.data.items import Array, FileOptions, Items, Source
 from classgap.data.texts import Texts
@@ -88,7 +89,8 @@ def open_splits(
         parts["val"] = (source.x_val, source.y_val)
     elif len(held):
         parts["val"] = (_rows(source.x_train, held), source.y_train[held])
-    fits = sum(int(np.prod(x.shape)) for x, _ in parts.values()) <= memory * 1_000_000
+    numbers = sum(int(np.prod(x.shape)) for x, _ in parts.values())
+    fits = numbers <= memory * 1_000_000
     splits = {}
     for part, (x, y) in parts.items():
         labels = torch.from_numpy(y)
@@ -96,6 +98,8 @@ def open_splits(
             splits[part] = Split(torch.from_numpy(np.ascontiguousarray(x)), labels)
         elif isinstance(x, ImageFiles) and crops and part == "train":
             splits[part] = Split(x.randomly(), labels, workers)
+        elif isinstance(x, FeatureRows):  # a file that does not fit is mapped into memory, without worker processes
+            splits[part] = Split(x.whole(), labels, origin=x) if 4 * numbers <= memory * 1_000_000 else Split(x, labels)
         elif isinstance(x, Texts):
             splits[part] = Split(x.encoded(), labels, origin=x)
         elif isinstance(x, ImageFiles) and fits:

@@ -8,10 +8,13 @@ from pathlib import Path
 from classgap.checks import InputError, did_you_mean
 from classgap.data.array_sets import npz_source
 from classgap.data.catalogue import SOURCES
+from classgap.data.features import feature_source
 from classgap.data.items import FileOptions, Source
 from classgap.data.own import own_source
 from classgap.data.tables import LISTS, TABLES
 from classgap.data.texts import Encode
+
+FEATURES = ".safetensors"
 
 
 def data_root() -> Path:
@@ -28,7 +31,7 @@ def load_source(name: str, *, files: FileOptions | None = None, encode: Encode |
             ``PATH/test`` or ``PATH/val``, or ``PATH/CLASS/…``), a ``.csv``, ``.tsv`` or ``.parquet`` table with columns ``path``
             (of images) or ``text``, ``label`` and optionally ``split``, a folder with such a table for each part
             (``train.csv``, ``test.csv``), a ``.txt`` or ``.lst`` file with a path and a label per line, a folder that
-            ``datasets.Dataset.save_to_disk`` wrote, or an ``.npz`` archive.
+            ``datasets.Dataset.save_to_disk`` wrote, an ``.npz`` archive, or a ``.safetensors`` file of ``classgap features``.
         files: How images in files are read.
         encode: Turns texts into a tensor; the tokeniser of a text model.
     Example:
@@ -51,7 +54,10 @@ def load_source(name: str, *, files: FileOptions | None = None, encode: Encode |
     if not _is_path(name):
         raise InputError(did_you_mean(name, [*SOURCES, "PATH of a folder, table or .npz file"], what="data set"))
     place = own_listing(name)
-    return npz_source(name, _own_path(name)) if place is None else own_source(name, place, options, encode)
+    if place is not None:
+        return own_source(name, place, options, encode)
+    place = _own_path(name)
+    return feature_source(name, place) if place.suffix.lower() == FEATURES else npz_source(name, place)
 
 
 def own_listing(name: str) -> Path | None:
@@ -59,18 +65,18 @@ def own_listing(name: str) -> Path | None:
     if name in SOURCES or name.startswith(("npz:", "dataset:")) or not _is_path(name):
         return None
     place = _own_path(name)
-    if place.is_file() and place.suffix.lower() == ".npz":
+    if place.is_file() and place.suffix.lower() in (".npz", FEATURES):
         return None
     if place.is_file() and place.suffix.lower() not in (*TABLES, *LISTS):
         raise InputError(
-            f"data={name} must be a folder of images, a {', '.join(TABLES)} table, a {', '.join(LISTS)} list of images or an "
-            ".npz archive; this file is none of them"
+            f"data={name} must be a folder of images, a {', '.join(TABLES)} table, a {', '.join(LISTS)} list of images, an "
+            f".npz archive or a {FEATURES} file of classgap features; this file is none of them"
         )
     return place
 
 
 def _is_path(name: str) -> bool:
-    known = Path(name).suffix.lower() in (".npz", *TABLES, *LISTS)
+    known = Path(name).suffix.lower() in (".npz", FEATURES, *TABLES, *LISTS)
     return known or "/" in name or os.sep in name or any(place.exists() for place in _places(name))
 
 

@@ -1,7 +1,7 @@
 """A training task of timm with any loss of classgap.
 
-timm's ``train.py`` has no option for a loss of another package. In a copy of it, replace the line that makes the task and
-the one that makes the optimizer::
+``python -m classgap.integrations.timm_train train.py … --loss classgap:mr2`` runs timm's own script with it. In a script of
+your own, change the line that makes the task and the one that makes the optimizer::
 
     task = ClassLossTask(model, MR2Loss(num_classes=args.num_classes), device=device)
     optimizer = create_optimizer_v2(task.parameter_groups(args.weight_decay), opt=args.opt, lr=args.lr)
@@ -49,6 +49,7 @@ class ClassLossTask(ClassificationTask):
 
     def prepare_distributed(self, device_ids: list[int] | None = None, **ddp_kwargs: Any) -> ClassLossTask:
         """Distribute the model, and the loss too if it has parameters: their gradients are averaged alike."""
+        device_ids = None if self.device.type == "cpu" else device_ids  # torch has none for processors
         super().prepare_distributed(device_ids=device_ids, **ddp_kwargs)
         if any(p.requires_grad for p in self.class_loss.parameters()):
             self.criterion = DistributedDataParallel(self.class_loss, device_ids=device_ids)

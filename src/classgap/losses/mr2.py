@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from classgap.batchstats import SPREADS, ClassMoments, ClassPairs, Spread, class_pairs, squared_norms
-from classgap.batchstats.backend import as_array, as_tensor, library
+from classgap.batchstats.backend import as_array, as_tensor, is_mapped, library
 from classgap.checks import number, one_of
 from classgap.losses.base import ClassLoss
 from classgap.losses.batch import LossBatch
@@ -30,7 +30,7 @@ Margins = Literal["spread", "uniform"]
 WIDE = 10  # the default temperature is this many times the feature dimension, as in the authors' code
 
 
-def margins_from_moments(second: Tensor, c_bar: float) -> Tensor:
+def margins_from_moments(second: Tensor, c_bar: float | Tensor) -> Tensor:
     r"""Per-class logit margins of eq. (1) and (17).
 
     .. math:: \gamma_k = \bar c\, m\, a_k^{1/3} \big/ \sum_{j\ \text{seen}} a_j^{1/3}
@@ -44,6 +44,8 @@ def margins_from_moments(second: Tensor, c_bar: float) -> Tensor:
         >>> margins_from_moments(torch.tensor([1.0, 8.0, torch.nan]), 3.0)
         tensor([2., 4., 3.])
     """
+    if isinstance(c_bar, Tensor):  # one of several, under vmap
+        return c_bar * margins_from_moments(second, 1.0)
     moments = as_array(second)
     xp = library(moments)
     seen = moments == moments
@@ -235,15 +237,17 @@ class MR2Loss(ClassLoss):
         assert features is not None  # declared in needs
         norms, pairs = squared_norms(features.detach(), self.moments.p), None
         check_finite(features, norms)
-        if self.lam and not torch.compiler.is_compiling():
+        # Many heads at once on frozen features: the representation margin is the same constant for all of them.
+        lam = 0.0 if is_mapped(logits) and not features.requires_grad else self.lam
+        if lam and not torch.compiler.is_compiling():
             pairs = class_pairs(features.detach(), label)  # one set of distances serves the statistics and the pull
         if self.updating:
             self.moments.update(features, label, norms=norms, pairs=pairs)
         offset = None if self.log_prior is None else self.tau * self.log_prior.to(logits.dtype)
         logit = gamma_margin_cross_entropy(logits, batch.target, self.gamma, offset=offset)
-        rep = self._representation_margin(features, label, batch.index, pairs) if self.lam else torch.zeros_like(logit)
+        rep = self._representation_margin(features, label, batch.index, pairs) if lam else torch.zeros_like(logit)
         self.last = {"logit": logit.detach(), "rep": rep.detach()}
-        return torch.add(logit, rep, alpha=self.lam)
+        return torch.add(logit, rep, alpha=lam)
 
     def _representation_margin(
         self, features: Tensor, label: Tensor, index: Tensor | None, pairs: ClassPairs | None

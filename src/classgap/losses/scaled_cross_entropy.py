@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from classgap.batchstats.backend import as_array
+from classgap.batchstats.backend import as_array, is_mapped
 from classgap.losses.class_scatter import BatchScatter
 from classgap.losses.options import Reduction, reduce
 from classgap.losses.tensor_checks import values_are_cheap
@@ -31,6 +31,9 @@ def scaled_cross_entropy(
         logits :math:`(N, K)`, target :math:`(N,)`, divisor :math:`(N,)` (not differentiated), offset :math:`(K,)`.
     """
     inverse = divisor.detach().to(logits.dtype).reciprocal()
+    if pull is None and is_mapped(logits):  # vmap derives its rules from the operations of torch
+        scaled = logits * inverse[:, None]
+        return F.cross_entropy(scaled if offset is None else scaled + offset, target, reduction=reduction)
     loss: Tensor = _ScaledCrossEntropy.apply(logits, target, inverse, offset, reduction, pull)
     return loss
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,19 +28,21 @@ from classgap.predictions import Confusion, Predictions
 
 if TYPE_CHECKING:
     import pandas as pd
+    import polars as pl
 
     from classgap.measure.diagnostics.bounds import Bounds
     from classgap.measure.diagnostics.calibration import Calibration
     from classgap.measure.diagnostics.causes.diagnosis import Diagnosis
     from classgap.measure.diagnostics.geometry.summary import Geometry
     from classgap.measure.diagnostics.margins import Margins
+    from classgap.measure.diagnostics.prediction_sets import PredictionSetReport
     from classgap.measure.diagnostics.ranking import Ranking
     from classgap.measure.diagnostics.threshold import Threshold
     from classgap.measure.statistics.slices import Slices
 
 SCHEMA_VERSION = 1
 HEADLINES = ("overall", "balanced", "easy", "medium", "hard", "worst", "worst_decile", "gap")
-_PAIRS_LISTED = 100
+PAIRS_LISTED = 100
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,7 @@ class AuditReport:
         verdict: The result of this test in one sentence.
         margin_levels: Output margins of the thirds and the angle of the classifier; None without scores and without a head.
         ranking: With scores: area under the ROC curve and average precision of each class against all others.
+        prediction_sets: With scores: how often sets of probable classes hold the true class, and how large they are.
         threshold: Of two classes with scores: accuracy of both by threshold.
         slices: Accuracy per class and slice for every column given as ``by``; None without one.
         samples: The audited predictions; None if only counts were given.
@@ -116,6 +120,7 @@ class AuditReport:
     margins: Margins | None = None
     calibration: Calibration | None = None
     ranking: Ranking | None = None
+    prediction_sets: PredictionSetReport | None = None
     geometry: Geometry | None = None
     bounds: Bounds | None = None
     margin_levels: MarginLevels | None = None
@@ -175,22 +180,72 @@ class AuditReport:
         """Highest minus lowest observed class accuracy; ``metrics["gap_corrected"]`` is corrected for sampling noise."""
         return self.metrics["gap"]
 
-    def suspected_labels(self, below: float = 0.1) -> NDArray[np.int64]:
-        """Rows of the samples whose label is probably wrong, most suspicious first; needs scores of held-out data.
+    def mistakes(self, class_name: str | None = None, n: int | None = 20) -> pl.DataFrame:
+        """The misclassified samples, worst first, as a polars table.
+
+        Columns: ``row`` (from 0), ``id``, ``true``, ``predicted``, ``margin`` (probability of the true class minus the largest
+        probability of another class), ``cause`` (kind of the suspected cause in :attr:`diagnoses`; empty if there is none),
+        ``probability_true``, ``probability_predicted``, ``path`` and ``text``; what was not given is left out. They are sorted
+        by margin, or without scores by the accuracy of their class.
+
+        Args:
+            class_name: Only samples of this true class.
+            n: At most this many; None means all.
+        Example:
+            >>> from classgap import audit
+            >>> report = audit(["cat", "cat", "dog"], ["cat", "dog", "dog"], ids=["a.png", "b.png", "c.png"])
+            >>> report.mistakes().row(0)
+            (1, 'b.png', 'cat', 'dog', '')
+        """
+        from classgap.measure.samples import mistakes
+
+        return mistakes(self, class_name, n)
+
+    def mislabelled(self, below: float = 0.1) -> pl.DataFrame:
+        """The samples whose label is probably wrong, most suspicious first, as a polars table; needs scores of held-out data.
+
+        Columns: ``row`` (from 0), ``id``, ``label``, ``suggested`` (the class of which the model is confident instead),
+        ``probability_label``, ``probability_suggested``, ``path`` and ``text``; what was not given is left out.
 
         Args:
             below: A label is suspect if the model gives it at most this share of the mean probability for its class, and
                 gives another class at least ``1 - below`` of the mean probability for that class. A larger value lists more of
                 the wrong labels (recall) but also more correct ones (precision); ``docs/audit.md`` has both rates.
         """
-        from classgap.checks import InputError
-        from classgap.measure.diagnostics.causes.mislabelled import suspected_labels
+        from classgap.measure.samples import mislabelled
 
-        samples = self.samples
-        if samples is None or samples.scores is None:
-            raise InputError("suspected_labels needs scores; pass scores= (logits or probabilities) to audit")
-        kind: Any = samples.scores_kind
-        return suspected_labels(samples.scores, samples.y_true, self.num_classes, kind, below=below)
+        return mislabelled(self, below)
+
+    @cached_property
+    def suspects(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Rows of :meth:`mislabelled` and the suggested class of each; computed once, empty without scores."""
+        from classgap.measure.samples import suspects
+
+        return suspects(self)
+
+    @property
+    def weighted(self) -> bool:
+        """Whether the accuracies use sample weights."""
+        return "effective_support" in (self.per_class.dtype.names or ())
+
+    def more_test_samples(self, half_width: float = 0.05, *, more: int = 100) -> NDArray[np.void]:
+        """What more test samples would do to the interval of each class, widest interval first.
+
+        Args:
+            half_width: ``needed`` is the number of further samples of the class for an interval of this half-width at the
+                observed accuracy; ``needed_at_most`` allows any accuracy within the present interval.
+            more: ``half_width_with_more`` is the expected half-width with this many further samples of the class.
+        """
+        from classgap.checks import InputError, number, whole
+        from classgap.measure.statistics.planning import plan
+
+        number("half_width", half_width, low=0.001, high=0.5)
+        whole("more", more, low=1)
+        rows = self.per_class
+        if self.weighted:
+            raise InputError("more_test_samples does not support sample weights; audit without sample_weight")
+        accuracy, support = rows["accuracy"], rows["support"]
+        return plan(rows["name"], accuracy, support, wanted=half_width, more=more, confidence=self.confidence)
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data, ready for JSON (nan is None). ``docs/audit.md`` describes every key."""
@@ -199,7 +254,7 @@ class AuditReport:
         headlines = {name: asdict(self.metrics[name]) for name in HEADLINES}
         sections = {
             name: section.summary() if (section := getattr(self, name)) is not None else None
-            for name in ("margins", "calibration", "ranking", "geometry", "bounds")
+            for name in ("margins", "calibration", "ranking", "prediction_sets", "geometry", "bounds")
         }
         tree: dict[str, Any] = json_ready(
             {
@@ -220,11 +275,12 @@ class AuditReport:
                 "per_class": records(self.per_class),
                 "confused_pairs": [
                     asdict(pair) | {"true": self.classes[pair.true], "predicted": self.classes[pair.predicted]}
-                    for pair in self.confusion.worst_pairs(_PAIRS_LISTED)
+                    for pair in self.confusion.worst_pairs(PAIRS_LISTED)
                 ],
                 "diagnoses": [asdict(diagnosis) for diagnosis in self.diagnoses],
                 **sections,
                 "threshold": None if self.threshold is None else self.threshold.to_dict(),
+                "test_samples": [] if self.weighted else records(self.more_test_samples()),
                 "slices": None if self.slices is None else self.slices.to_dict(),
                 "margin_levels": None if self.margin_levels is None else asdict(self.margin_levels),
                 "notes": list(self.notes),

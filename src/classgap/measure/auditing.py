@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from classgap import checks
 from classgap.arrays import Float64s, Ints, divide, row_blocks
 from classgap.measure.audit_report import AuditReport, Estimate, Homogeneity, MarginLevels
-from classgap.measure.diagnostics import bounds, calibration, geometry, margins, ranking
+from classgap.measure.diagnostics import bounds, calibration, geometry, margins, prediction_sets, ranking
 from classgap.measure.diagnostics import threshold as threshold_table
 from classgap.measure.diagnostics.causes import diagnosis
 from classgap.measure.render.plain import p_value, percent, structured
@@ -24,10 +24,19 @@ from classgap.measure.statistics.metric_changes import SMALL
 from classgap.measure.statistics.noise import homogeneity
 from classgap.measure.statistics.slices import Slices
 from classgap.measure.statistics.slices import describe as describe_slices
+from classgap.measure.statistics.weighted import Weighted, weigh, with_values
 from classgap.predictions import Columns, Confusion, Predictions
 from classgap.predictions.predictions import as_predictions
 
+_WEIGHTED_NOTE = (
+    "accuracies, precision, F1, groups, the gap and their intervals use the sample weights, at the effective number of samples "
+    "of each class; confusions, causes, margins, calibration, curves and features do not use the weights"
+)
 _CURVES = 6  # curves of precision and recall in the page
+NOTHING_CORRECT = (
+    "No sample is predicted correctly: check that true and predicted labels use the same classes and that their rows belong "
+    "together."
+)
 Reference = AuditReport | Sequence[float] | NDArray[Any]
 
 
@@ -68,6 +77,7 @@ def audit(
     texts: ArrayLike | None = None,
     columns: Columns | None = None,
     by: Mapping[str, ArrayLike] | Sequence[str] | str | None = None,
+    sample_weight: ArrayLike | str | None = None,
     threshold: float | None = None,
     positive: str | None = None,
     confidence: float = 0.95,
@@ -99,6 +109,8 @@ def audit(
         columns: Names of the columns of a file or table; those not given are found by their usual names.
         by: Columns that define slices, e.g. ``{"site": values}`` with one value per sample (or, with a file or table, the names
             of its columns); ``report.slices`` says which slices, and which classes within slices, are less accurate.
+        sample_weight: Weight of each sample (or, with a file or table, the name of the column): accuracies are weighted, and
+            intervals are those of the effective number of samples. Not with ``by``.
         threshold, positive: Of two classes with scores: ``positive`` (a class name; by default the second class) is predicted
             where its probability is at least ``threshold`` (by default 0.5).
         confidence: Confidence level of the intervals.
@@ -132,6 +144,7 @@ def audit(
         texts=texts,
         columns=columns,
         by=by,
+        sample_weight=sample_weight,
     )
     if threshold is not None or positive is not None:
         found = found.at_threshold(0.5 if threshold is None else threshold, positive)
@@ -142,20 +155,23 @@ def _assemble(predictions: Predictions, reference: Reference | None, options: _O
     confusion, classes, train_counts = predictions.confusion, predictions.classes, predictions.train_counts
     samples = predictions if predictions.has_rows else None
     rng = np.random.default_rng(options.seed)
-    present = confusion.support > 0
-    group = groups.thirds(confusion.accuracy, options.remainder)
+    measured = _weighted(predictions, options) or confusion
+    present = measured.support > 0
+    group = groups.thirds(measured.accuracy, options.remainder)
     found = estimate_metrics(
-        confusion.correct,
-        confusion.support,
+        measured.correct,
+        measured.support,
         confidence=options.confidence,
         draws=options.n_boot,
         rng=rng,
         remainder=options.remainder,
     )
+    if isinstance(measured, Weighted):
+        found = with_values(found, measured, options.remainder)
     metrics = found.metrics
-    test = Homogeneity(*homogeneity(confusion.correct[present], confusion.support[present], rng))
-    sections = _sections(samples, len(classes), options.confidence)
-    columns = _columns(confusion, classes, group, train_counts, samples, options.confidence)
+    test = Homogeneity(*homogeneity(measured.correct[present], measured.support[present], rng))
+    sections = _sections(samples, len(classes), options.confidence, options.seed)
+    columns = _columns(confusion, measured, classes, group, train_counts, samples, options.confidence)
     for section in sections.values():
         if section is not None:
             columns |= section.columns()
@@ -166,7 +182,7 @@ def _assemble(predictions: Predictions, reference: Reference | None, options: _O
         seed=options.seed,
         confusion=confusion,
         metrics=metrics,
-        groups=_groups(confusion, classes, found, train_counts, reference, options),
+        groups=_groups(measured, classes, found, train_counts, reference, options),
         per_class=structured(columns),
         homogeneity=test,
         verdict=_verdict(metrics, test, options.confidence),
@@ -177,6 +193,7 @@ def _assemble(predictions: Predictions, reference: Reference | None, options: _O
         slices=_slices(predictions, options),
         notes=(
             *predictions.notes,
+            *([_WEIGHTED_NOTE] if isinstance(measured, Weighted) else ()),
             *_inverted(samples, sections["ranking"]),
             *_notes(confusion, classes),
             *getattr(sections["geometry"], "notes", ()),
@@ -185,8 +202,17 @@ def _assemble(predictions: Predictions, reference: Reference | None, options: _O
     )
 
 
+def _weighted(predictions: Predictions, options: _Options) -> Weighted | None:
+    weight = predictions.sample_weight
+    if weight is None:
+        return None
+    if predictions.by:
+        raise checks.InputError("slices (by) cannot be combined with sample_weight; audit the slices without weights")
+    return weigh(predictions.y_true, predictions.y_pred, weight, predictions.num_classes, options.confidence)
+
+
 def _groups(
-    confusion: Confusion,
+    confusion: Confusion | Weighted,
     classes: tuple[str, ...],
     found: Estimates,
     train_counts: Ints | None,
@@ -204,7 +230,9 @@ def _groups(
     return result
 
 
-def _fixed_groups(confusion: Confusion, group: Ints, names: Sequence[str], confidence: float) -> dict[str, Estimate]:
+def _fixed_groups(
+    confusion: Confusion | Weighted, group: Ints, names: Sequence[str], confidence: float
+) -> dict[str, Estimate]:
     """Mean class accuracy of groups that were defined without these samples; nan for a group without samples."""
     weight = groups.membership(group, confusion.support > 0)
     value = np.where(weight.any(1), np.clip(weight @ np.nan_to_num(confusion.accuracy), 0, 1), np.nan)
@@ -223,24 +251,28 @@ def _reference_accuracy(reference: Reference, classes: tuple[str, ...]) -> Float
 
 def _columns(
     confusion: Confusion,
+    measured: Confusion | Weighted,
     classes: tuple[str, ...],
     group: Ints,
     train_counts: Ints | None,
     samples: Predictions | None,
     confidence: float,
 ) -> dict[str, NDArray[Any]]:
-    accuracy = confusion.accuracy
-    low, high = wilson(accuracy, confusion.support, confidence)
+    accuracy = measured.accuracy
+    size = measured.size if isinstance(measured, Weighted) else measured.support
+    low, high = wilson(accuracy, size, confidence)
     columns: dict[str, NDArray[Any]] = {
         "name": np.array(classes),
         "support": confusion.support,
         "accuracy": accuracy,
         "low": low,
         "high": high,
-        "precision": confusion.precision,
-        "f1": confusion.f1,
+        "precision": measured.precision,
+        "f1": measured.f1,
         "group": np.array([*THIRDS, ""])[group],
     }
+    if isinstance(measured, Weighted):
+        columns["effective_support"] = measured.size
     if samples is not None and samples.scores is not None and len(classes) > 5:
         columns["top5"] = _top5(samples.scores, samples.y_true, confusion.support)
     if train_counts is not None:
@@ -259,8 +291,10 @@ def _top5(scores: NDArray[Any], y_true: Ints, support: Ints) -> Float64s:
     return divide(hits, support)
 
 
-def _sections(samples: Predictions | None, num_classes: int, confidence: float) -> dict[str, Any]:
-    sections: dict[str, Any] = dict.fromkeys(("margins", "calibration", "ranking", "geometry", "bounds"))
+def _sections(samples: Predictions | None, num_classes: int, confidence: float, seed: int) -> dict[str, Any]:
+    sections: dict[str, Any] = dict.fromkeys(
+        ("margins", "calibration", "ranking", "prediction_sets", "geometry", "bounds")
+    )
     if samples is None:
         return sections
     if samples.scores is not None:
@@ -268,6 +302,10 @@ def _sections(samples: Predictions | None, num_classes: int, confidence: float) 
         probabilities = samples.scores if kind == "probabilities" else calibration.softmax(samples.scores)
         sections["margins"] = margins.describe(samples.scores, samples.y_true, num_classes, kind=kind)
         sections["calibration"] = calibration.describe(probabilities, samples.y_true)
+        rng = np.random.default_rng(seed)
+        sections["prediction_sets"] = prediction_sets.describe(
+            probabilities, samples.y_true, num_classes, confidence, rng
+        )
         if samples.scores.size <= ranking.MAX_ENTRIES:
             sections["ranking"] = ranking.describe(probabilities, samples.y_true, num_classes, confidence, _CURVES)
     if samples.features is not None:
@@ -352,6 +390,8 @@ def _diagnoses(
 def _verdict(metrics: Mapping[str, Estimate], test: Homogeneity, confidence: float) -> str:
     gap, true_gap = metrics["gap"], metrics["gap_corrected"]
     chance = p_value(test.p_value)
+    if metrics["overall"].value == 0:
+        return NOTHING_CORRECT
     if test.method == "no variation to test":
         return "There is no gap: every class with samples has the same accuracy."
     if test.p_value < 1 - confidence:

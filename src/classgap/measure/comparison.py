@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from classgap.arrays import Float64s
-from classgap.measure.audit_report import HEADLINES, SCHEMA_VERSION, AuditReport, Estimate
+from classgap.measure.audit_report import HEADLINES, PAIRS_LISTED, SCHEMA_VERSION, AuditReport, Estimate
 from classgap.measure.render import notebook
 from classgap.measure.render.plain import (
     columns_frame,
@@ -29,6 +29,7 @@ from classgap.measure.statistics.metrics import label
 
 if TYPE_CHECKING:
     import pandas as pd
+    import polars as pl
 
 
 @dataclass(frozen=True)
@@ -156,6 +157,32 @@ class Comparison:
         rows = self.per_class[self.per_class["significant"] & (self.per_class["delta"] < 0)]
         return rows[np.argsort(rows["delta"], kind="stable")]
 
+    def confusions(self, n: int | None = 20) -> pl.DataFrame:
+        """Confused pairs of classes before and after, largest change first, as a polars table.
+
+        Columns: ``true``, ``predicted``, the numbers of samples ``before`` and ``after`` (means over the runs of a side), their
+        difference ``change``, and the shares of the true class ``share_before`` and ``share_after``. The changes of single
+        pairs are not tested for significance.
+
+        Args:
+            n: At most this many; None means all.
+        """
+        import polars as pl
+
+        from classgap.measure.confusion_changes import confusion_changes
+
+        columns = confusion_changes(self, n)
+        return pl.DataFrame(
+            columns, schema={name: pl.String if name in ("true", "predicted") else pl.Float64 for name in columns}
+        )
+
+    def _confused_pairs(self, n: int) -> list[dict[str, Any]]:
+        """:meth:`confusions` as plain data."""
+        from classgap.measure.confusion_changes import confusion_changes
+
+        columns = confusion_changes(self, n)
+        return [dict(zip(columns, pair, strict=True)) for pair in zip(*columns.values(), strict=True)]
+
     def to_dict(self) -> dict[str, Any]:
         """The comparison as plain data, ready for JSON (nan is None). ``docs/audit.md`` describes every key."""
         from classgap import __version__
@@ -179,6 +206,7 @@ class Comparison:
                     for ranking, changes in self.groups.items()
                 },
                 "per_class": records(self.per_class),
+                "confused_pairs": self._confused_pairs(PAIRS_LISTED),
                 "notes": list(self.notes),
             }
         )
@@ -198,6 +226,7 @@ class Comparison:
             markdown_table(("", *head), crossed),
             *self._markdown_classes("Classes that improved significantly", self.improved, classes),
             *self._markdown_classes("Classes that got worse significantly", self.worsened, classes),
+            *self._markdown_confusions(classes),
         ]
         notes = "\n".join(f"- {escape(note)}" for note in (*self.notes, f"method: {self.method}"))
         runs = f"{self.num_samples:,} samples, {self.num_classes} classes"
@@ -228,6 +257,17 @@ class Comparison:
         more = f" (largest {count} of {len(changed)})" if len(changed) > count else ""
         head = ("class", "samples", "before", "after", "change", f"{self.confidence:.0%} interval", "q")
         return [f"**{title}**{more}", markdown_table(head, rows)]
+
+    def _markdown_confusions(self, count: int) -> list[str]:
+        pairs = self._confused_pairs(count)
+        if not pairs:
+            return []
+        rows = [
+            (p["true"], p["predicted"], *(f"{p[key]:.10g}" for key in ("before", "after")), f"{p['change']:+.10g}")
+            for p in pairs
+        ]
+        head = ("true", "predicted", "before", "after", "change")
+        return ["**Confusions that changed most** (numbers of samples, not tested)", markdown_table(head, rows)]
 
     def to_pandas(self) -> pd.DataFrame:
         """The classes as a data frame with one row per class, indexed by name."""

@@ -59,6 +59,7 @@ def audited_sides(
             raise InputError(
                 "predictions that hold only counts cannot be paired; pass predictions with rows, or use compare_counts"
             )
+        report.samples.without_weights("compare")
     return reports[: len(before)], reports[len(before) :]
 
 

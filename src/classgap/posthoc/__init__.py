@@ -15,12 +15,14 @@ from classgap.posthoc.estimators.crt import CRT
 from classgap.posthoc.estimators.disalign import DisAlign
 from classgap.posthoc.estimators.gap_dial import FrontierPoint, GapDial
 from classgap.posthoc.estimators.logit_adjustment import LogitAdjustment
+from classgap.posthoc.estimators.lowest_cost import LowestCost
 from classgap.posthoc.estimators.marc import MARC
 from classgap.posthoc.estimators.norms import LWS, TauNorm
 from classgap.posthoc.estimators.scaling import MatrixScaling, TemperatureScaling, VectorScaling
 from classgap.posthoc.files import load, save
 from classgap.posthoc.fix_report import FixReport
 from classgap.posthoc.fixing import fix
+from classgap.posthoc.prediction_sets import PredictionSets
 from classgap.posthoc.selection import RULES
 
 __all__ = [
@@ -33,9 +35,11 @@ __all__ = [
     "FrontierPoint",
     "GapDial",
     "LogitAdjustment",
+    "LowestCost",
     "MatrixScaling",
     "PostHocClassifier",
     "PostHocMethod",
+    "PredictionSets",
     "TauNorm",
     "TemperatureScaling",
     "VectorScaling",

@@ -13,8 +13,11 @@ from sklearn.utils.validation import check_is_fitted
 from classgap import __version__
 from classgap.checks import InputError
 from classgap.posthoc.estimators.base import PostHocMethod
+from classgap.posthoc.estimators.lowest_cost import LowestCost
 from classgap.writing import replacing_entries, write
 
+# needs a cost matrix, so it is no method that fix, sweeps or benchmarks could try by themselves
+_NOT_DECLARED: dict[str, type[PostHocMethod]] = {"lowest_cost": LowestCost}
 SETTINGS, ARRAYS = "method.json", "method.safetensors"
 
 
@@ -26,6 +29,7 @@ def save(method: PostHocMethod, folder: str | Path) -> Path:
 
     check_is_fitted(method, "classes_")
     names = [m.name for m in registry.methods("posthoc") if m.cls is type(method)]
+    names += [name for name, cls in _NOT_DECLARED.items() if cls is type(method)]
     if not names:
         raise InputError(f"{type(method).__name__} is not a registered method; decorate it with @method to save it")
     arrays = safetensors.numpy.save({name: np.ascontiguousarray(getattr(method, name)) for name in method.learned})
@@ -66,7 +70,8 @@ def load(folder: str | Path) -> PostHocMethod:
         raise InputError(
             f"{source / ARRAYS} does not match {SETTINGS} in the same folder, or is damaged; save the method again"
         )
-    method: PostHocMethod = registry.get("posthoc", name).build(**parameters)
+    found = _NOT_DECLARED.get(name)
+    method: PostHocMethod = registry.get("posthoc", name).build(**parameters) if found is None else found(**parameters)
     method.classes_, method.scores_kind_ = np.asarray(classes), kind
     for learned, array in safetensors.numpy.load(arrays).items():
         setattr(method, learned, array)

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from classgap.checks import InputError
+from classgap.posthoc.costs import Costs, cost_sentence
 from classgap.posthoc.estimators.base import PostHocMethod
 from classgap.posthoc.estimators.gap_dial import GapDial
 from classgap.posthoc.files import save
 from classgap.posthoc.held_out import Array
+from classgap.posthoc.prediction_sets import PredictionSets
 from classgap.posthoc.selection import rejection
 from classgap.predictions import Predictions
 from classgap.predictions.export import write_table
@@ -31,6 +33,7 @@ WRITTEN = (
     "method",
     "head.safetensors",
     "predictions.csv",
+    "prediction_sets.json",
     "figures",
     "methods.md",
     "report.md",
@@ -67,6 +70,7 @@ class FixReport:
         rule: Name of the rule.
         report_rows: Rows of the samples set aside for the report.
         overall: What the rule means by overall accuracy: ``"balanced"`` or ``"overall"``.
+        costs: With ``cost=``: the mean costs, by which the method was chosen.
     """
 
     before: Predictions
@@ -76,13 +80,16 @@ class FixReport:
     rule: str
     report_rows: Array
     overall: str = "balanced"
+    costs: Costs | None = None
 
     def __repr__(self) -> str:
         return f"FixReport({self.verdict})"
 
     @property
     def helps(self) -> bool:
-        """Whether the verdict of ``compare`` on the samples set aside is an improvement."""
+        """Whether the verdict of ``compare`` on the samples set aside is an improvement; with costs, whether they are lower."""
+        if self.costs is not None:
+            return self.chosen is not None and self.costs.report[self.chosen].high < 0
         return self.chosen is not None and self.candidates[self.chosen].report.verdict.kind in HELPFUL
 
     @property
@@ -111,8 +118,25 @@ class FixReport:
         return replace(self.before, scores=scores, scores_kind="logits", y_pred=scores.argmax(axis=1), **layer)  # type: ignore[arg-type]
 
     @property
+    def prediction_sets(self) -> PredictionSets:
+        """Sets that hold the true class in 90 % of the samples of every class, for ``method.transform(scores)`` if the method
+        :attr:`helps`, otherwise, and with costs, for the given scores. The thresholds come from the samples set aside.
+        """
+        source = self.after if self.helps and self.costs is None else self.before
+        assert source.scores is not None
+        rows = self.report_rows
+        return PredictionSets().fit(
+            source.scores[rows],
+            np.asarray(source.classes)[source.y_true[rows]],
+            classes=np.asarray(source.classes),
+            scores_kind=source.scores_kind,
+        )
+
+    @property
     def rejected(self) -> dict[str, str]:
         """Candidates that improve the samples set aside but were not chosen, with the reason."""
+        if self.costs is not None:
+            return {}
         return {
             label: rejection({n: c.selection for n, c in self.candidates.items()}, label, self.rule, self.overall)
             for label, candidate in self.candidates.items()
@@ -175,6 +199,7 @@ def _write(result: FixReport, folder: Path, source: str) -> None:
     from classgap.posthoc.figure import frontier
 
     write(folder / "methods.md", result.to_markdown())
+    result.prediction_sets.save(folder / "prediction_sets.json")
     if result.chosen is None:
         return
     title = ": ".join(part for part in (source, f"{result.chosen}, on the samples set aside") if part)
@@ -213,6 +238,8 @@ def _write_head(result: FixReport, path: Path) -> None:
 def _verdict(result: FixReport) -> str:
     from classgap.measure.render.plain import points
 
+    if result.costs is not None:
+        return cost_sentence(result.costs, result.chosen)
     if result.chosen is None:
         return _with_rejected(f"The rule {result.rule} admits no method.", result)
     report = result.comparison

@@ -15,12 +15,15 @@ from threadpoolctl import threadpool_limits
 
 from classgap import registry
 from classgap.checks import InputError, number, whole
+from classgap.posthoc.costs import RULE, cost_methods, measure_costs
 from classgap.posthoc.estimators.base import PostHocMethod
+from classgap.posthoc.estimators.lowest_cost import check_cost
 from classgap.posthoc.fix_report import Candidate, FixReport
 from classgap.posthoc.held_out import Array, HeldOut, as_logits
 from classgap.posthoc.selection import DEFAULT_RULE, choose, compare_predictions, fold_numbers, need_samples, splits
 from classgap.predictions import Predictions
 from classgap.predictions.predictions import Counts, Progress, as_predictions
+from classgap.predictions.side_files import cost_in_order
 
 if TYPE_CHECKING:
     from classgap.measure import Comparison
@@ -36,6 +39,7 @@ def fix(
     class_names: Sequence[str] | None = None,
     train_counts: Counts | None = None,
     rule: str = DEFAULT_RULE,
+    cost: ArrayLike | Mapping[str, Mapping[str, float]] | None = None,
     overall: str = "balanced",
     report_share: float = 1 / 3,
     folds: int = 5,
@@ -58,6 +62,8 @@ def fix(
         class_names: Names in class order.
         train_counts: Numbers of training samples per class, in class order or by name; by default the label counts of ``data``.
         rule: Name of the rule that chooses the method, one of :data:`classgap.posthoc.RULES`.
+        cost: ``(K, K)`` costs of errors in class order, or by name ``{true: {predicted: cost}}``: instead of the rule, the lowest
+            mean cost chooses between decisions by expected cost (:class:`classgap.posthoc.LowestCost`).
         overall: What the rule means by overall accuracy: ``"balanced"`` is the mean over classes, ``"overall"`` over samples.
         report_share: Share of the samples that is set aside for the report.
         folds: Number of folds of the cross-fitting.
@@ -81,7 +87,7 @@ def fix(
         class_names=class_names,
         train_counts=train_counts,
     )
-    held_out = held_out_of(found)
+    held_out = held_out_of(found.without_weights("fix"))
     number("report_share", report_share, low=0.05, high=0.5)
     whole("seed", seed, low=0)
     whole("folds", folds, low=2)
@@ -89,7 +95,8 @@ def fix(
     set_aside = fold_numbers(held_out.y, round(1 / report_share), seed) == 0
     fitting, reporting = held_out.take(np.flatnonzero(~set_aside)), held_out.take(np.flatnonzero(set_aside))
     need_samples(fitting, folds, "fix")
-    wanted, skipped = applicable(held_out)
+    matrix = None if cost is None else check_cost(cost_in_order(cost, found.classes), found.num_classes)
+    wanted, skipped = applicable(held_out) if matrix is None else (cost_methods(matrix), {})
     ticks, steps = count(1), len(wanted) * (folds + 1)
 
     def tick() -> None:
@@ -102,14 +109,18 @@ def fix(
             crossed[label][rows] = _predict(method, fitting, rows)
     fitted = _fit_all(wanted, fitting, tick)
     selection = _compare(fitting, crossed, seed, found.classes)
-    chosen = choose(selection, rule, overall)
     after = {n: _predict(m, reporting, slice(None)) for n, m in fitted.items()}
+    costs = None
+    if matrix is not None:
+        parts = [(part.y, part.logits.argmax(axis=1), made) for part, made in ((fitting, crossed), (reporting, after))]
+        costs, rule = measure_costs(matrix, parts[0], parts[1]), RULE
+    chosen = choose(selection, rule, overall) if costs is None else costs.chosen
     report = _compare(reporting, after, seed, found.classes, precise=chosen)
     order = sorted(fitted, key=lambda n: (n != chosen, -selection[n].metrics["hard"].delta.value))
     for method in fitted.values():
         method.classes_, method.scores_kind_ = np.asarray(found.classes), found.scores_kind or "logits"
     candidates = {n: Candidate(n, fitted[n], selection[n], report[n]) for n in order}
-    return FixReport(found, candidates, skipped, chosen, rule, np.flatnonzero(set_aside), overall)
+    return FixReport(found, candidates, skipped, chosen, rule, np.flatnonzero(set_aside), overall, costs)
 
 
 def held_out_of(found: Predictions) -> HeldOut:

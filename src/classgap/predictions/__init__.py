@@ -3,7 +3,7 @@
 from classgap.predictions.columns import Columns
 from classgap.predictions.confusion import Confusion
 from classgap.predictions.predictions import Predictions, Progress, ScoreKind, align
-from classgap.predictions.side_files import read_names, read_train_counts
+from classgap.predictions.side_files import read_cost, read_names, read_train_counts
 from classgap.predictions.slice_counts import SliceCounts
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "ScoreKind",
     "SliceCounts",
     "align",
+    "read_cost",
     "read_names",
     "read_train_counts",
 ]

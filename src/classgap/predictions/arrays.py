@@ -16,7 +16,7 @@ from classgap.checks import InputError
 from classgap.predictions.binary import is_single, widen
 from classgap.predictions.confusion import Confusion
 from classgap.predictions.labels import check_names, names_of, printable_names, resolve_classes
-from classgap.predictions.predictions import DESCRIBING, PER_ROW, Predictions, ScoreKind
+from classgap.predictions.predictions import DESCRIBING, PER_ROW, Predictions, ScoreKind, argument
 from classgap.predictions.side_files import counts_in_order
 
 
@@ -77,7 +77,9 @@ def _given_columns(
         raise InputError(f"by must be a mapping from name to one value per sample, got {type(by).__name__}")
     for name in by or {}:
         if name in DESCRIBING:
-            raise InputError(f"by must not hold the name {name!r}, which is that of {name}s=; give it another name")
+            raise InputError(
+                f"by must not hold the name {name!r}, which is that of {argument(name)}=; give it another name"
+            )
     given = {(title.removesuffix("s"), title): values for title, values in describing.items() if values is not None}
     given |= {(str(name), f"by[{name!r}]"): values for name, values in (by or {}).items()}
     columns = {}
@@ -89,6 +91,22 @@ def _given_columns(
             )
         columns[name] = plain_column(column)
     return columns
+
+
+def _with_weights(columns: Mapping[str, NDArray[Any]], num_samples: int) -> Mapping[str, NDArray[Any]]:
+    """The columns, with sample weights as checked numbers."""
+    if "sample_weight" not in columns:
+        return columns
+    values = columns["sample_weight"]
+    try:
+        weight = checks.float_vector("sample_weight", values.astype(np.float64), length=num_samples)
+    except (TypeError, ValueError):
+        raise InputError(
+            "sample_weight must hold a finite number for every sample; fill or remove empty cells"
+        ) from None
+    if weight.min() < 0 or weight.sum() == 0:
+        raise InputError(f"sample_weight must be at least 0 and not all 0, got a smallest weight of {weight.min():g}")
+    return {**columns, "sample_weight": weight}
 
 
 def plain_column(values: NDArray[Any]) -> NDArray[Any]:
@@ -156,7 +174,7 @@ def encode(
         bias=bias,
         margin_norms=_margin_norms(arrays, len(classes)) if weight is not None else None,
         train_counts=_train_counts(counts, classes),
-        columns=columns or {},
+        columns=_with_weights(columns or {}, num_samples),
         positive=1 if single else None,
         threshold=0.5 if single and "y_pred" not in arrays else None,
         notes=(*notes, *more, *differing),

@@ -32,7 +32,8 @@ class Columns:
     ``scores`` and ``features`` name a column of lists, a 2-D array, a column prefix (``"score_"``), or several columns separated
     by commas. ``id`` names the column of sample ids, by which the rows of files in different order are matched; ``path`` and
     ``text`` name the columns of image files and of texts, by which a report shows a sample; ``by`` names columns that define
-    slices; ``count`` names the column with the number of samples that a row stands for, in a table that is already counted.
+    slices; ``sample_weight`` names the column of weights; ``count`` names the column with the number of samples that a row
+    stands for, in a table that is already counted.
     """
 
     true: str | None = None
@@ -43,6 +44,7 @@ class Columns:
     path: str | None = None
     text: str | None = None
     by: tuple[str, ...] = ()
+    sample_weight: str | None = None
     count: str | None = None
 
 

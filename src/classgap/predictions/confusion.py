@@ -120,15 +120,23 @@ class Confusion:
 
     def worst_pairs(self, count: int) -> list[ConfusedPair]:
         """The ``count`` most frequent confusions, by number of samples, then by share of the true class."""
-        rows, columns, values = self._off_diagonal()
-        share = values / np.maximum(self.support[rows], 1)
-        order = np.lexsort((columns, rows, -share, -values))[:count]
-        return [
-            ConfusedPair(int(i), int(j), int(v), float(s), int(self.counts[j, i]))
-            for i, j, v, s in zip(rows[order], columns[order], values[order], share[order], strict=True)
-        ]
+        columns = (values[:count].tolist() for values in self.ordered_pairs())
+        return [ConfusedPair(*pair) for pair in zip(*columns, strict=True)]
 
-    def _off_diagonal(self) -> tuple[Ints, Ints, Ints]:
+    def ordered_pairs(self) -> tuple[Ints, Ints, Ints, Float64s, Ints]:
+        """The fields of :class:`ConfusedPair` as arrays, for all confusions in the order of :meth:`worst_pairs`."""
+        true, predicted, count = self.off_diagonal()
+        share = count / np.maximum(self.support[true], 1)
+        key, reverse_key = true * self.num_classes + predicted, predicted * self.num_classes + true
+        sorted_keys = np.argsort(key)
+        place = np.minimum(np.searchsorted(key, reverse_key, sorter=sorted_keys), max(len(key) - 1, 0))
+        found = sorted_keys[place] if len(key) else sorted_keys
+        reverse = np.where(key[found] == reverse_key, count[found], 0)
+        order = np.lexsort((predicted, true, -share, -count))
+        return true[order], predicted[order], count[order], share[order], reverse[order]
+
+    def off_diagonal(self) -> tuple[Ints, Ints, Ints]:
+        """True class, predicted class and count of every confusion that occurs."""
         if isinstance(self.counts, np.ndarray):
             rows, columns = np.nonzero(self.counts)
             values = self.counts[rows, columns]
@@ -136,4 +144,4 @@ class Confusion:
             triples = self.counts.tocoo()
             rows, columns, values = triples.row, triples.col, triples.data
         wrong = (rows != columns) & (values > 0)
-        return rows[wrong], columns[wrong], values[wrong]
+        return rows[wrong].astype(np.int64), columns[wrong].astype(np.int64), values[wrong]

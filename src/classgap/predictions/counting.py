@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 
 from classgap.arrays import Ints
 from classgap.checks import InputError
-from classgap.predictions.confusion import Confusion
+from classgap.predictions.confusion import DENSE_LIMIT, Confusion
 from classgap.predictions.labels import LabelCoder, resolve_classes
 from classgap.predictions.predictions import DESCRIBING, Predictions, different_ids, repeated_id
 from classgap.predictions.side_files import counts_in_order
 from classgap.predictions.slice_counts import SliceCounts
 from classgap.predictions.tables import Table, collect, encode_rows, label_values, sample_values
+
+BATCH_ROWS = 2_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +77,8 @@ def count_labels(table: Table) -> Pairs:
             "filled": nw.col("count").count(),
             "rows": nw.len(),
         }
+    elif not slices and (pairs := _count_indices(table)) is not None:
+        return pairs
     groups = collect(table.data.lazy().select(**columns).group_by(*keys).agg(**numbers))
     if found.count is not None:
         whole = table.data.collect_schema()[found.count].is_integer()
@@ -87,6 +91,30 @@ def count_labels(table: Table) -> Pairs:
         raise InputError("the predictions must have at least one row, got none")
     true, pred = label_values(groups["true"], found.true, count), label_values(groups["pred"], str(found.pred), count)
     return Pairs(true, pred, {name: sample_values(groups[alias], name) for name, alias in slices.items()}, count)
+
+
+def _count_indices(table: Table) -> Pairs | None:
+    """The pairs of labels of a lazy polars table whose labels are small whole numbers; None for any other table.
+
+    Such labels index a matrix of counts, which takes a third of the time of a group_by with a million groups.
+    """
+    names = [table.columns.true, str(table.columns.pred)]
+    data, schema = table.data, table.data.collect_schema()
+    if table.in_memory or not data.implementation.is_polars() or not all(schema[name].is_integer() for name in names):
+        return None
+    counts: Ints = np.zeros((0, 0), dtype=np.int64)
+    for batch in data.select(*names).to_native().collect_batches(chunk_size=BATCH_ROWS, maintain_order=False):
+        if batch.height == 0:
+            continue
+        columns = [batch[name] for name in names]
+        if any(column.null_count() or column.min() < 0 or column.max() >= DENSE_LIMIT for column in columns):
+            return None
+        true, pred = (column.to_numpy().astype(np.int64, copy=False) for column in columns)
+        size = max(len(counts), int(true.max()) + 1, int(pred.max()) + 1)
+        counts = np.pad(counts, (0, size - len(counts)))
+        counts += np.bincount(true * size + pred, minlength=size**2).reshape(size, size)
+    true, pred = np.nonzero(counts)
+    return Pairs(true, pred, {}, counts[true, pred]) if len(true) else None
 
 
 def _distinct(table: Table, pairs: Pairs, side: str = "") -> list[tuple[str, NDArray[Any]]]:

@@ -7,6 +7,7 @@ their confusion matrix. Scores and features are read into memory.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -48,11 +49,22 @@ def read_predictions(
         from classgap.predictions.counting import from_table
 
         with _readable(source.files[0]):
-            return from_table(_open(source, columns), class_names, train_counts, rows=rows)
-    found = _read_archives([Path(file) for file in source.files], columns, class_names)
-    if train_counts is not None:
-        found = replace(found, train_counts=counts_in_order(train_counts, found.classes))
+            found = from_table(_open(source, columns), class_names, train_counts, rows=rows)
+    else:
+        found = _read_archives([Path(file) for file in source.files], columns, class_names)
+        if train_counts is not None:
+            found = replace(found, train_counts=counts_in_order(train_counts, found.classes))
+    if found.paths is not None:
+        found = replace(found, columns={**found.columns, "path": _located(found.paths, Path(source.files[0]).parent)})
     return found
+
+
+def _located(paths: NDArray[Any], folder: Path) -> NDArray[Any]:
+    """Paths of image files as they can be opened from here; paths that are relative to ``folder`` get its name in front."""
+    relative = next((str(path) for path in paths if str(path) and not Path(str(path)).is_absolute()), None)
+    if relative is None or os.path.exists(relative) or not os.path.exists(folder / relative):
+        return paths
+    return np.array([str(folder / str(path)) if str(path) else "" for path in paths], dtype=object)
 
 
 def count_two(
@@ -195,7 +207,7 @@ def _check_labels(labels: NDArray[Any], title: str, file: Path) -> None:
     if labels.ndim == 2 and set(np.unique(labels[:1000]).tolist()) <= {0, 1}:
         several = (labels.sum(axis=1) != 1).any()
         advice = (
-            "multi-label data are not supported: audit one label at a time, as a vector of 0 and 1"
+            "these look like multi-label data: use classgap.audit_labels(y_true, scores=…) in Python"
             if several
             else "these look like one-hot labels: save their argmax(axis=1)"
         )

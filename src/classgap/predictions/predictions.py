@@ -25,7 +25,7 @@ Progress = Callable[[int, int], None]
 """Called with (units of work done, units of work in total)."""
 Counts = Mapping[str, int] | ArrayLike
 PER_ROW = ("y_true", "y_pred", "scores", "features")
-DESCRIBING = ("id", "path", "text")
+DESCRIBING = ("id", "path", "text", "sample_weight")
 """Names in :attr:`Predictions.columns` of what identifies or shows a sample; the other columns define slices."""
 
 
@@ -113,6 +113,19 @@ class Predictions:
         return self.columns.get("text")
 
     @property
+    def sample_weight(self) -> NDArray[np.float64] | None:
+        """``(n,)`` weights of the samples."""
+        return self.columns.get("sample_weight")
+
+    def without_weights(self, verb: str) -> Predictions:
+        """These predictions, after making sure that they have no sample weights, which ``verb`` does not support."""
+        if self.sample_weight is not None:
+            raise InputError(
+                f"{verb} does not support sample weights; leave out sample_weight, or audit each model by itself"
+            )
+        return self
+
+    @property
     def by(self) -> dict[str, NDArray[Any]]:
         """The columns that define slices, by name."""
         return {name: values for name, values in self.columns.items() if name not in DESCRIBING}
@@ -175,6 +188,7 @@ class Predictions:
         paths: ArrayLike | None = None,
         texts: ArrayLike | None = None,
         by: Mapping[str, ArrayLike] | None = None,
+        sample_weight: ArrayLike | None = None,
     ) -> Predictions:
         """Predictions from arrays or tensors in memory.
 
@@ -193,6 +207,7 @@ class Predictions:
             paths: Paths of the image files of the samples.
             texts: Texts of the samples.
             by: Columns that define slices: name → one value per sample.
+            sample_weight: Weight of each sample in an audit, at least 0.
         Example:
             >>> found = Predictions.from_arrays(["cat", "dog", "dog"], ["cat", "cat", "dog"])
             >>> found.classes, found.y_pred.tolist()
@@ -201,7 +216,7 @@ class Predictions:
         from classgap.predictions.arrays import encode_arguments
 
         given = {"y_true": y_true, "y_pred": y_pred, "scores": scores, "features": features}
-        columns = {"ids": ids, "paths": paths, "texts": texts}
+        columns = {"ids": ids, "paths": paths, "texts": texts, "sample_weight": sample_weight}
         return encode_arguments(given, columns, by, scores_kind, head, margin_norms, class_names, train_counts)
 
     @classmethod
@@ -345,11 +360,16 @@ def as_predictions(data: Any, y_pred: ArrayLike | None = None, **given: Any) -> 
     return Predictions.from_arrays(data, y_pred, **given)
 
 
+def argument(role: str) -> str:
+    """The argument of :meth:`Predictions.from_arrays` for a per-sample column."""
+    return role if role == "sample_weight" else f"{role}s"
+
+
 def _named(given: Mapping[str, Any], what: str) -> dict[str, Any]:
     """The arguments that may be combined with a file or table, which holds the arrays itself; columns are given by name."""
     from classgap.predictions.columns import Columns
 
-    roles = {f"{role}s": role for role in DESCRIBING}
+    roles = {argument(role): role for role in DESCRIBING}
     names: dict[str, Any] = {roles[k]: value for k, value in given.items() if k in roles and isinstance(value, str)}
     if "by" in given and not isinstance(given["by"], Mapping):
         by = [given["by"]] if isinstance(given["by"], str) else list(given["by"])

@@ -1,10 +1,11 @@
-"""Small files that accompany predictions: class names and training counts."""
+"""Small files that accompany predictions: class names, training counts and costs of errors."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,3 +85,38 @@ def counts_in_order(given: Mapping[str, int] | Sequence[int], classes: tuple[str
     if mixed or counts.dtype.kind not in "iu" or (counts < 0).any() or (counts > np.iinfo(np.int64).max).any():
         raise InputError(f"training counts must be whole numbers ≥ 0, got {counts[:3].tolist()!s:.80} …")
     return counts.astype(np.int64)
+
+
+def read_cost(path: Path) -> dict[str, dict[str, float]]:
+    """Costs of errors: CSV whose first column names the true class and whose other columns are the predicted classes, or a JSON
+    object ``{true: {predicted: cost}}``.
+    """
+    if not path.is_file():
+        raise InputError(f"the file of costs {path} does not exist")
+    try:
+        if path.suffix == ".json":
+            found = json.loads(path.read_text(encoding="utf-8-sig"))
+            return {str(true): {str(k): float(v) for k, v in row.items()} for true, row in found.items()}
+        import polars as pl
+
+        table = pl.read_csv(path, infer_schema=False, glob=False)
+        names = table.columns[1:]
+        return {str(row[0]): dict(zip(names, map(float, row[1:]), strict=True)) for row in table.rows()}
+    except Exception:
+        raise InputError(
+            f"{path} must be CSV with the true class in the first column and one column per predicted class, or JSON "
+            "{true: {predicted: cost}}; it cannot be read as either"
+        ) from None
+
+
+def cost_in_order(given: Any, classes: tuple[str, ...]) -> NDArray[Any]:
+    """Costs as a matrix in class order."""
+    if not isinstance(given, Mapping):
+        return as_numpy(given, "cost")
+    for true in classes:
+        missing = [name for name in classes if name not in given.get(true, {})]
+        if missing:
+            raise InputError(
+                f"cost must have an entry for every pair of classes, but {true!r} → {missing[0]!r} is missing"
+            )
+    return np.array([[given[true][predicted] for predicted in classes] for true in classes], dtype=np.float64)

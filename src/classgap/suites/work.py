@@ -52,6 +52,7 @@ def run_job(job: Job, folder: JobFolder, watch: Watch | None = None) -> Result:
         diverged = str(error).partition(":")[0]
     result = _result(job, trainer, candidates, diverged)
     finish(folder, result)
+    trainer.release()
     trainer.checkpoint.unlink(missing_ok=True)  # several times the size of the weights, and of no use any more
     return result
 

@@ -16,36 +16,52 @@ from classgap.training.config import (
 )
 
 if TYPE_CHECKING:
+    from classgap.training.exporting import Exported, export
+    from classgap.training.extracting import FeaturesFile, features
     from classgap.training.loop import Trainer, TrainProgress
     from classgap.training.outputs import SplitOutputs
     from classgap.training.predictor import Predictor, load_run, predict
+    from classgap.training.probe_report import ProbeReport
+    from classgap.training.probing import probe
     from classgap.training.run import TrainResult, train
 
 _LAZY = {
+    "Exported": "classgap.training.exporting",
+    "FeaturesFile": "classgap.training.extracting",
+    "ProbeReport": "classgap.training.probe_report",
     "SplitOutputs": "classgap.training.outputs",
     "Predictor": "classgap.training.predictor",
     "TrainProgress": "classgap.training.loop",
     "TrainResult": "classgap.training.run",
     "Trainer": "classgap.training.loop",
+    "export": "classgap.training.exporting",
+    "features": "classgap.training.extracting",
     "load_run": "classgap.training.predictor",
     "predict": "classgap.training.predictor",
+    "probe": "classgap.training.probing",
     "train": "classgap.training.run",
 }
 __all__ = [
     "DataConfig",
+    "Exported",
+    "FeaturesFile",
     "MethodConfig",
     "ModelConfig",
     "OptimConfig",
     "PartConfig",
     "Predictor",
+    "ProbeReport",
     "ScheduleConfig",
     "SplitOutputs",
     "TrainConfig",
     "TrainProgress",
     "TrainResult",
     "Trainer",
+    "export",
+    "features",
     "load_run",
     "predict",
+    "probe",
     "train",
 ]
 

@@ -2,44 +2,99 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 
 from classgap.batchstats import gather_rows
 from classgap.checks import InputError
-from classgap.writing import replace_file
+from classgap.writing import naming, replace_file
+
+PARTS = ("model", "optimizer", "criterion", "scaler", "position", "meter", "rng", "split_hash", "version")
+"""What a checkpoint holds."""
+
+
+class FileBesideTarget(TorchCheckpointIO):
+    """Writes a checkpoint where it is asked to, and nothing anywhere else; Fabric's own passes through ``$TMPDIR``."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        try:
+            with Path(path).open("wb") as handle:
+                torch.save(checkpoint, handle)
+        except RuntimeError as error:
+            if isinstance(error.__context__, OSError):  # torch hides the full disk behind an error of its archive
+                raise error.__context__ from None
+            raise
 
 
 def save_checkpoint(fabric: Fabric, path: Path, state: dict[str, Any]) -> None:
     """Write ``state`` (modules, optimisers and plain values) to ``path``; every process must call this."""
     temporary = path.with_name(f"{path.name}.tmp")
-    fabric.save(temporary, state)
-    if fabric.is_global_zero:
-        replace_file(temporary, path)
+    with naming(path):
+        try:
+            fabric.save(temporary, state)
+            if fabric.is_global_zero:
+                replace_file(temporary, path)
+        finally:
+            if fabric.is_global_zero:
+                temporary.unlink(missing_ok=True)
     fabric.barrier()
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """The contents of a checkpoint, on the CPU, without running any code stored in it."""
     try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()  # torch itself reads no checksum: a flipped bit would become a weight
+        if damaged is not None:
+            raise ValueError(f"the checksum of its part {damaged} is wrong")
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, EOFError, OSError, ValueError, pickle.UnpicklingError) as error:
+    except (RuntimeError, EOFError, OSError, ValueError, NotImplementedError, *_OF_FILES) as error:
         reason = str(error).strip().split("\n", 1)[0]
         raise InputError(
             f"checkpoint {path} cannot be read ({reason}): it is damaged or half-written. Nothing was changed; put a whole "
             "copy in its place, or start over in another folder"
         ) from error
-    missing = {"model", "optimizer", "criterion", "position", "rng"} - set(state)
-    if missing:
+    if missing := [part for part in PARTS if not isinstance(state, dict) or part not in state]:
         raise InputError(
-            f"checkpoint {path} lacks {', '.join(sorted(missing))}: it is not a checkpoint of `classgap train`. "
-            "Nothing was changed"
+            f"checkpoint {path} lacks {', '.join(missing)}: it is not a checkpoint of `classgap train`, or of an earlier "
+            "version. Nothing was changed"
         )
     return state
+
+
+_OF_FILES = (pickle.UnpicklingError, zipfile.BadZipFile, zlib.error)
+
+
+@contextlib.contextmanager
+def fitting(path: Path) -> Iterator[None]:
+    """Turn whatever a part of a checkpoint that does not fit raises into a sentence."""
+    try:
+        yield
+    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        if isinstance(error, InputError):
+            raise
+        reason = " ".join(str(error).split())
+        raise InputError(
+            f"checkpoint {path} does not fit this run ({type(error).__name__}: {reason[:300]}); it comes from another network, "
+            "loss or version. Put the right one in its place, or start over in another folder"
+        ) from error
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """State of every weight in the shape of the weight; optimisers load any."""
+    for weight, state in optimizer.state.items():
+        for name, value in state.items():
+            if isinstance(value, torch.Tensor) and value.dim() and value.shape != weight.shape:
+                raise ValueError(f"{name} of a weight of shape {tuple(weight.shape)} has shape {tuple(value.shape)}")
 
 
 def rng_state(fabric: Fabric) -> torch.Tensor:
@@ -48,6 +103,22 @@ def rng_state(fabric: Fabric) -> torch.Tensor:
     if fabric.device.type == "cuda":
         state = torch.cat([state, torch.cuda.get_rng_state(fabric.device)])
     return gather_rows(state[None].to(fabric.device)).cpu()
+
+
+def rng_unused(fabric: Fabric, states: torch.Tensor, seed_of: Callable[[int], int]) -> bool:
+    """Whether no process has drawn a random number since it was seeded with ``seed_of(rank)``."""
+    kinds = ["cpu", "cuda"] if fabric.device.type == "cuda" else ["cpu"]
+    for rank, state in enumerate(states):
+        fresh = [torch.Generator(kind).manual_seed(seed_of(rank)).get_state() for kind in kinds]
+        if not torch.equal(torch.cat(fresh), state):
+            return False
+    return True
+
+
+def check_rng(states: torch.Tensor) -> None:
+    """States of generators of the right size; torch reads any."""
+    if states.dtype is not torch.uint8 or states.shape[1] < len(torch.get_rng_state()):
+        raise ValueError(f"the states of random generators have shape {tuple(states.shape)}")
 
 
 def restore_rng(fabric: Fabric, states: torch.Tensor) -> None:

@@ -192,6 +192,7 @@ class TrainConfig:
         for name, value, low in limits:
             number(name, value, low=low)
         whole("seed", self.seed, low=0, high=LARGEST_SEED)
+        whole("data.seed", self.data.seed, low=0, high=LARGEST_SEED)
         number("optim.lr", self.optim.lr, low=0, open_low=True)
         if self.model.head_scale is not None and self.model.head_scale != "learned":
             number("model.head_scale (if it is not learned)", self.model.head_scale, low=0, open_low=True)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from classgap.batchstats import ClassMoments, all_reduce_sum, class_sums
 from classgap.batchstats.collectives import rank_and_world
+from classgap.checks import InputError
 from classgap.measure.statistics.groups import THIRDS, thirds
 from classgap.writing import append_line, write
 
@@ -103,8 +104,17 @@ def append_log(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """All records of a log."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    """All records of a log, without a last line that a crash has cut off."""
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    try:
+        records = [json.loads(line) for line in lines]
+        assert all(isinstance(record["epoch"], int) for record in records)
+    except (ValueError, KeyError, TypeError, AssertionError) as error:
+        raise InputError(
+            f"{path} is not the log of a run, one JSON object with an epoch per line ({error}); restore it, or start over in "
+            "another folder"
+        ) from error
+    return records
 
 
 def cut_log(path: Path, epoch: int) -> None:

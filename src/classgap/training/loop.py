@@ -16,16 +16,28 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import classgap
+from classgap.batchstats import all_reduce_sum
 from classgap.checks import InputError
 from classgap.data import Batch, Batches, Normalise, Split, TrainingData, mixed_seed, policies
 from classgap.heads import FeatureTap, cosine_heads, learned_scales
 from classgap.losses import LossBatch
 from classgap.training.build import build_mix, build_network, build_optimizer, build_order
-from classgap.training.checkpoint import read_checkpoint, restore_rng, rng_state, save_checkpoint
+from classgap.training.checkpoint import (
+    check_optimizer,
+    check_rng,
+    fitting,
+    read_checkpoint,
+    restore_rng,
+    rng_state,
+    rng_unused,
+    save_checkpoint,
+)
 from classgap.training.config import TrainConfig
 from classgap.training.epoch import EpochMeter, accuracy_by_class, add_groups, append_log, cut_log
 from classgap.training.interpolate import START_FILE, mix_weights, save_start
+from classgap.training.interruption import RunInterrupted, received
 from classgap.training.outputs import SplitOutputs, forward_all, last_layer, scores_and_features
+from classgap.training.processes import per_process_part, size_options
 from classgap.training.schedule import in_epochs, rate_factor
 
 Array = NDArray[np.float32]
@@ -56,6 +68,7 @@ class TrainProgress:
 
 
 Watcher = Callable[[TrainProgress], None]
+_STEPS_BETWEEN_QUESTIONS = 10  # whether any process was asked to stop; the question is a message between all of them
 
 
 class Trainer:
@@ -68,6 +81,7 @@ class Trainer:
         teacher: A trained network, for methods that learn from one.
     Attributes:
         before_training: Called before training starts or is resumed; trains the other runs that this one needs.
+        lock: Lock of the folder, held by the first process.
     """
 
     def __init__(
@@ -119,6 +133,7 @@ class Trainer:
         self.epoch, self.step = 0, 0
         self.meter = EpochMeter(data.num_classes, fabric.device)
         self._saved_rng: Tensor | None = None
+        self.lock: Any = None
         self._head_is_new, self._mixed = network.head_is_new, False
 
     @property
@@ -161,8 +176,8 @@ class Trainer:
         # Only now: the runs before draw random numbers, fewer if some of them were finished already.
         if self._saved_rng is not None:
             restore_rng(self.fabric, self._saved_rng)
-        elif self.fresh:
-            torch.manual_seed(mixed_seed(self.config.seed, self.fabric.global_rank, 2))  # dropout differs between them
+        else:
+            torch.manual_seed(self._seed_of(self.fabric.global_rank))
         if self.fresh and self.config.model.wise < 1:
             save_start(self.fabric, self.model, self.folder / START_FILE, without_head=self._head_is_new)
         lengths = (self.batches.steps(epoch) for epoch in range(self.config.epochs))
@@ -189,6 +204,8 @@ class Trainer:
         self.meter = EpochMeter(self.data.num_classes, self.fabric.device)
         self.save()
         self._report(record)
+        if not self.finished and (stop := self._asked_to_stop(last=True)):
+            raise RunInterrupted(stop)
 
     def _train_epoch(self) -> None:
         self.model.train(self.trains != "head")
@@ -203,10 +220,23 @@ class Trainer:
             self._update(batch)
             self.step += 1
             cadence = self.config.checkpoint_steps
-            if cadence and self.step % cadence == 0 and self.step < steps:
+            stop = self._asked_to_stop(last=self.step == steps)
+            if self.step < steps and (stop or (cadence and self.step % cadence == 0)):
                 self.save()
             self._report()
+            if stop and self.step < steps:
+                raise RunInterrupted(stop)
         self._require_finite()
+
+    def _asked_to_stop(self, *, last: bool) -> int:
+        """Number of the signal that asks this run to stop, 0 for none; the same on every process."""
+        if self.fabric.world_size == 1:
+            return received()
+        if not last and self.step % _STEPS_BETWEEN_QUESTIONS:
+            return 0
+        mine = torch.zeros(self.fabric.world_size, device=self.fabric.device)
+        mine[self.fabric.global_rank] = received()
+        return int(all_reduce_sum(mine)[0].max())
 
     def _update(self, batch: Batch) -> None:
         """One optimiser step."""
@@ -304,6 +334,8 @@ class Trainer:
     def resume(self) -> None:
         """Continue from the checkpoint, if there is one."""
         if not self.checkpoint.exists():
+            if self.fabric.is_global_zero and self.log.exists():
+                cut_log(self.log, 0)  # a crash came between the end of the first epoch and its checkpoint
             return
         saved = read_checkpoint(self.checkpoint)
         if saved["split_hash"] != self.data.split_hash:
@@ -311,19 +343,44 @@ class Trainer:
                 f"checkpoint {self.checkpoint} was made on other data (split {saved['split_hash']}, now "
                 f"{self.data.split_hash}); restore the data file, or start over in another folder"
             )
-        if len(saved["rng"]) != self.fabric.world_size:
-            raise InputError(
-                f"checkpoint {self.checkpoint} was made by {len(saved['rng'])} processes, now there are "
-                f"{self.fabric.world_size}; resume with --devices {len(saved['rng'])}"
-            )
         modules = {"model": self.model, "optimizer": self.optimizer, "criterion": self.criterion}
-        self.fabric.load(self.checkpoint, modules, weights_only=True)
-        self.fabric.strategy.precision.load_state_dict(saved["scaler"])
-        self.epoch, self.step = saved["position"]["epoch"], saved["position"]["step"]
-        self.meter.load_state_dict(saved["meter"])
+        with fitting(self.checkpoint):
+            self.fabric.load(self.checkpoint, modules, weights_only=True)
+            check_optimizer(self.optimizer)
+            self.fabric.strategy.precision.load_state_dict(saved["scaler"])
+            self.epoch, self.step = (int(saved["position"][name]) for name in ("epoch", "step"))
+            if not (0 <= self.epoch <= self.config.epochs and 0 <= self.step <= self.batches.steps(self.epoch)):
+                raise ValueError(f"its position is step {self.step} of epoch {self.epoch}")
+            self.meter.load_state_dict(saved["meter"])
+            check_rng(saved["rng"])
+            same_size = self._check_size(saved["rng"])
         if self.fabric.is_global_zero:
             cut_log(self.log, self.epoch)
-        self._saved_rng = saved["rng"]
+        self._saved_rng = saved["rng"] if same_size else None
+
+    def _seed_of(self, rank: int) -> int:
+        """Seed of the random numbers that a process draws, e.g. for dropout; they differ between processes."""
+        return mixed_seed(self.config.seed, rank, 2)
+
+    def _check_size(self, states: Tensor) -> bool:
+        """Whether the checkpoint was made by as many processes; an error if another number would change the result."""
+        before, now = len(states), self.fabric.world_size
+        if before == now:
+            return True
+        reason = per_process_part(self.model, self.config.optim.accumulate)
+        if reason is None and not rng_unused(self.fabric, states, self._seed_of):
+            reason = "every process draws random numbers of its own, e.g. for dropout"
+        if reason is not None:
+            raise InputError(
+                f"checkpoint {self.checkpoint} was made by {before} processes, now there are {now}, which would change the "
+                f"result: {reason}; resume with {size_options(before)}"
+            )
+        return False
+
+    def release(self) -> None:
+        """Let other processes train in the folder."""
+        if self.lock is not None:
+            self.lock.release()
 
     def _require_finite(self) -> None:
         if not self.meter.finite():

@@ -46,6 +46,9 @@ class Predictor:
         class_names: Names in the order of the scores.
         expected: Classes, shape of a sample, and how image files are read.
         train_counts: Training samples of each class.
+        normalise: From samples as they are read to inputs of the network.
+        criterion, head: Loss and kind of head; some losses change scores.
+        correction: What a stage such as ``gap_dial`` fitted after training; ``None`` without such a stage.
     """
 
     def __init__(
@@ -57,16 +60,16 @@ class Predictor:
         device: str,
         encode: Encode | None = None,
     ) -> None:
-        self.config, self.device, self._correction = config, torch.device(device), correction
+        self.config, self.device, self.correction = config, torch.device(device), correction
         self.class_names, self.train_counts = data.class_names, data.class_counts.numpy()
         own = config.data
         files = FileOptions(own.size, own.resize, None, own.test_fraction, interpolation=own.interpolation)
         self.expected = Expected(data.class_names, data.in_shape, files, encode)
         self.model: nn.Module = network.model.to(self.device).eval()
-        self._network = network
+        self._network, self.criterion, self.head = network, network.criterion, network.head
         network.criterion.to(self.device).eval()
         channels_last = config.channels_last and len(data.in_shape) == 3
-        self._normalise = Normalise(data.mean, data.std, channels_last=channels_last)
+        self.normalise = Normalise(data.mean, data.std, channels_last=channels_last)
 
     def predict(self, data: Any, labels: Any = None, **options: Any) -> Predictions:
         """Labels, scores and features of samples whose true labels are known, for audit, compare and fix.
@@ -107,8 +110,8 @@ class Predictor:
         if y_true is None:
             raise InputError("predict needs true labels: pass labels=, or use scores() for samples without labels")
         scores, features = self._forward(split)
-        weight, bias = self._last_layer()
-        norms = None if self._correction is None else self._correction.margin_norms
+        weight, bias = self.last_layer()
+        norms = None if self.correction is None else self.correction.margin_norms
         return SplitOutputs(
             y_true=y_true,
             scores=scores,
@@ -125,15 +128,21 @@ class Predictor:
         options["workers"] = default_workers() if options.get("workers") is None else options["workers"]
         return dataclasses.replace(self.expected, files=dataclasses.replace(self.expected.files, **options))
 
-    def _last_layer(self) -> tuple[NDArray[np.float32] | None, NDArray[np.float32] | None]:
-        network = self._network
-        layer = last_layer(network.model, network.head, network.experts, network.criterion.cosine_scale)
+    @property
+    def pending(self) -> PostHocMethod | None:
+        """The correction, where the weights do not have it; see ``CorrectedTrainer.weights``."""
+        stored = self.correction
+        return None if stored is None or (self.head != "cosine" and stored.foldable) else stored
+
+    def last_layer(self) -> tuple[NDArray[np.float32] | None, NDArray[np.float32] | None]:
+        """Weight and bias of the layer behind the scores, with the correction; ``None`` where there is no such layer."""
+        layer = last_layer(self.model, self.head, self._network.experts, self.criterion.cosine_scale)
         weight, bias = (None if t is None else t.detach().float().cpu().numpy() for t in layer)
-        if self._correction is None or _is_in_weights(self._correction, network.head):
+        if self.pending is None:
             return weight, bias
-        if not self._correction.foldable:
+        if not self.pending.foldable:
             return None, None  # the scores are not those of a linear layer
-        folded = self._correction.fold(weight, bias)
+        folded = self.pending.fold(weight, bias)
         return folded[0].astype(np.float32), folded[1].astype(np.float32)
 
     @torch.no_grad()
@@ -141,12 +150,12 @@ class Predictor:
         chunks = torch.split(torch.arange(len(split)), chunk_size(self.expected.in_shape))
         parts = []
         for x in split.read(chunks):
-            logits, features = self.model(self._normalise(x.to(self.device)))
-            found = scores_and_features(self._network.criterion, self._network.head, logits.float(), features.float())
+            logits, features = self.model(self.normalise(x.to(self.device)))
+            found = scores_and_features(self.criterion, self.head, logits.float(), features.float())
             parts.append([tensor.cpu() for tensor in found])
         scores, features = (torch.cat(tensors).numpy() for tensors in zip(*parts, strict=True))
-        if self._correction is not None and not _is_in_weights(self._correction, self._network.head):
-            scores = np.asarray(self._correction.transform(scores, features=features), dtype=np.float32)
+        if self.pending is not None:
+            scores = np.asarray(self.pending.transform(scores, features=features), dtype=np.float32)
         return scores, features
 
 
@@ -222,8 +231,3 @@ def _load_criterion(folder: Path, network: Network) -> None:
     missing = set(network.criterion.load_state_dict(read_checkpoint(path)["criterion"], strict=False).missing_keys)
     if lost := sorted(missing & set(learned)):
         raise InputError(f"checkpoint {path} lacks {lost[0]} of method {network.criterion.name}")
-
-
-def _is_in_weights(correction: PostHocMethod, head: str) -> bool:
-    """Whether the saved weights have the correction; see ``CorrectedTrainer.weights``."""
-    return head != "cosine" and correction.foldable

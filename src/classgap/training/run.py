@@ -14,12 +14,15 @@ from classgap.checks import InputError
 from classgap.data import MEMORY_MB, Encode, TrainingData, default_workers, load_data
 from classgap.models import text_encoder
 from classgap.training.build import for_network
+from classgap.training.checkpoint import FileBesideTarget
 from classgap.training.config import DataConfig, TrainConfig, read_run
 from classgap.training.epoch import read_log
 from classgap.training.folder import write_results, write_run
+from classgap.training.lock import lock_folder
 from classgap.training.loop import Trainer, Watcher
 from classgap.training.outputs import SplitOutputs
 from classgap.training.precision import require_precision
+from classgap.training.processes import resolve_size, watching_processes
 from classgap.training.recipes import load_recipe
 from classgap.training.stages.base import open_run
 
@@ -50,7 +53,8 @@ def train(
     *,
     settings: Sequence[str] = (),
     resume: bool = False,
-    devices: str = "1",
+    devices: str | int | None = None,
+    nodes: int | None = None,
     accelerator: str = "auto",
     strategy: str = "auto",
     workers: int | None = None,
@@ -66,7 +70,9 @@ def train(
         settings: Changes of the configuration, as ``["data=cifar10", "method=mr2", "epochs=200"]``.
         resume: Continue a run that was interrupted; the result is bit for bit that of an uninterrupted run. Starts from the
             beginning where there is nothing to continue.
-        devices: How many, ``"auto"`` for all; as Lightning Fabric understands it, like ``accelerator`` and ``strategy``.
+        devices: How many on each machine, ``"auto"`` for all; as Lightning Fabric understands it, like ``accelerator`` and
+            ``strategy`` (``"ddp"`` or ``"fsdp"``). By default one, or as many as torchrun or SLURM has started.
+        nodes: Machines; by default one, or as many as torchrun or SLURM has started.
         workers: Processes that decode image files, for each device; by default one per processor core, at most 8. Results do not
             depend on it.
         memory: Megabytes that decoded image files may take in memory; larger sets are decoded during training.
@@ -83,6 +89,7 @@ def train(
         place,
         resume=resume,
         devices=devices,
+        nodes=nodes,
         accelerator=accelerator,
         strategy=strategy,
         workers=workers,
@@ -90,8 +97,12 @@ def train(
         data=data,
         watch=watch,
     )
-    trainer.run()
-    test, val = write_results(trainer)
+    try:
+        with watching_processes(trainer.fabric, place):
+            trainer.run()
+            test, val = write_results(trainer)
+    finally:
+        trainer.release()
     return TrainResult(made, place, test, val, read_log(trainer.log), trainer.data.split_hash)
 
 
@@ -100,7 +111,8 @@ def start(
     folder: Path,
     *,
     resume: bool = False,
-    devices: str = "1",
+    devices: str | int | None = None,
+    nodes: int | None = None,
     accelerator: str = "auto",
     strategy: str = "auto",
     workers: int | None = None,
@@ -109,7 +121,7 @@ def start(
     watch: Watcher | None = None,
 ) -> Trainer:
     """A run that is ready to train or to be resumed: the first half of :func:`train`, with the same arguments."""
-    fabric = _fabric(config, devices, accelerator, strategy)
+    fabric = _fabric(config, *resolve_size(devices, nodes), accelerator, strategy)
     if fabric.device.type == "cpu":
         require_precision(config.precision)
     fabric.launch()
@@ -118,14 +130,20 @@ def start(
     encode = text_encoder(config.model.name, config.model.tokens)
     sets = for_network(config.model, open_data(config.data, data, workers=workers, memory=memory, encode=encode))
     # Only the first process checks the folder, since it also changes it; the others get the result.
-    problem = _problem_with(folder, config, resume) if fabric.is_global_zero else None
+    problem, lock = _claim(folder, config, resume) if fabric.is_global_zero else (None, None)
     if problem := fabric.broadcast(problem):
         raise InputError(problem)
-    trainer = open_run(config, sets, fabric, folder, watch)
-    if resume:
-        trainer.resume()
-    if fabric.is_global_zero:
-        write_run(trainer, config)
+    try:
+        trainer = open_run(config, sets, fabric, folder, watch)
+        trainer.lock = lock
+        if resume:
+            trainer.resume()
+        if fabric.is_global_zero:
+            write_run(trainer, config)
+    except BaseException:
+        if lock is not None:
+            lock.release()
+        raise
     return trainer
 
 
@@ -142,16 +160,35 @@ def open_data(
     return load_data(config.name if data is None else data, **settings, workers=workers, memory=memory, encode=encode)
 
 
-def _fabric(config: TrainConfig, devices: str, accelerator: str, strategy: str) -> Fabric:
+def _fabric(config: TrainConfig, devices: str | int, nodes: int, accelerator: str, strategy: str) -> Fabric:
     chosen: Any = strategy
     if strategy == "fsdp":
         from lightning_fabric.strategies.fsdp import FSDPStrategy
 
         chosen = FSDPStrategy(state_dict_type="full")  # one file that any number of devices can read
     try:
-        return Fabric(accelerator=accelerator, devices=devices, strategy=chosen, precision=config.precision)
+        return Fabric(
+            accelerator=accelerator,
+            devices=devices,
+            num_nodes=nodes,
+            strategy=chosen,
+            precision=config.precision,
+            plugins=FileBesideTarget(),
+        )
     except (ValueError, TypeError, RuntimeError) as error:
         raise InputError(f"these devices, strategy and precision cannot be combined: {error}") from error
+
+
+def _claim(folder: Path, config: TrainConfig, resume: bool) -> tuple[str | None, Any]:
+    """Why a run must not start in ``folder``; else its lock."""
+    if problem := _problem_with(folder, config, resume):
+        return problem, None
+    try:
+        lock = lock_folder(folder)
+    except InputError as error:
+        return str(error), None
+    # Again, since what the process did that had the lock is only now complete.
+    return _problem_with(folder, config, resume), lock
 
 
 def _problem_with(folder: Path, config: TrainConfig, resume: bool) -> str | None:

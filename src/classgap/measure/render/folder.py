@@ -1,4 +1,4 @@
-"""Write the report folder: page, Markdown, JSON and figures."""
+"""Write the report folder: page, Markdown, JSON, figures, and the lists of samples."""
 
 from __future__ import annotations
 
@@ -7,25 +7,35 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from classgap.predictions.export import write_table
 from classgap.writing import replacing_entries, write
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from classgap.measure.audit_report import AuditReport
     from classgap.measure.comparison import Comparison
 
-WRITTEN = ("figures", "report.md", "report.json", "report.html")
+WRITTEN = ("figures", "mistakes.csv", "mislabelled.csv", "report.md", "report.json", "report.html")
 
 
 def write_report(
-    result: AuditReport | Comparison, folder: Path, source: str = "", more: Mapping[str, Any] | None = None
+    result: AuditReport | Comparison,
+    folder: Path,
+    source: str = "",
+    more: Mapping[str, Any] | None = None,
+    *,
+    below: float = 0.1,
 ) -> None:
     """Write ``report.html``, ``report.md``, ``report.json`` and ``figures/`` (PNG and SVG) into ``folder``.
 
-    An earlier report there is replaced, all files at once.
+    For an audit whose samples are known also ``mistakes.csv``, and with scores ``mislabelled.csv``. An earlier report there is
+    replaced, all files at once.
 
     Args:
         source: Name of the measured files, for the title of the page.
         more: Further charts by name.
+        below: Limit of the suspected labels, see :meth:`AuditReport.mislabelled`.
     """
     from classgap.measure.comparison import Comparison
     from classgap.measure.render import html, plot
@@ -35,9 +45,26 @@ def write_report(
         if isinstance(result, Comparison):
             html.render_comparison(result, temporary / "report.html", source=source, charts=charts)
         else:
-            html.render_audit(result, temporary / "report.html", source=source, charts=charts)
+            html.render_audit(result, temporary / "report.html", source=source, charts=charts, below=below)
+            _write_samples(result, temporary, below)
         write(temporary / "report.md", result.to_markdown())
         write(temporary / "report.json", json.dumps(result.to_dict(), indent=2))
         for name, chart in charts.items():
             for ending in ("png", "svg"):
                 plot.save(chart, temporary / "figures" / f"{name}.{ending}")
+
+
+def _write_samples(report: AuditReport, folder: Path, below: float) -> None:
+    """Every mistake, and every label that is probably wrong, as CSV."""
+    if report.samples is None:
+        return
+    write_table(_rounded(report.mistakes(n=None)), folder / "mistakes.csv")
+    if report.samples.scores is not None:
+        write_table(_rounded(report.mislabelled(below)), folder / "mislabelled.csv")
+
+
+def _rounded(frame: pl.DataFrame) -> pl.DataFrame:
+    """The table with probabilities rounded to four decimals."""
+    import polars.selectors as cs
+
+    return frame.with_columns(cs.float().round(4))

@@ -22,6 +22,7 @@ from markupsafe import Markup
 import classgap
 from classgap.measure.render import page_tables as tables
 from classgap.measure.render import plot
+from classgap.measure.render.page_samples import page_samples
 from classgap.measure.render.plain import percent, points
 from classgap.measure.render.sections import sections
 from classgap.measure.statistics.groups import RANKINGS, THIRDS
@@ -34,9 +35,9 @@ if TYPE_CHECKING:
     from classgap.measure.audit_report import AuditReport, Estimate
     from classgap.measure.comparison import Comparison
     from classgap.measure.diagnostics.causes.diagnosis import Cause
-    from classgap.predictions.confusion import Confusion
 
 Charts: TypeAlias = "Mapping[str, alt.TopLevelMixin]"
+_SAMPLES_NAMED = 12
 _TILES = ("overall", "balanced", "easy", "medium", "hard", "worst", "worst_decile", "gap")
 _COMPARISON_FIGURES = {
     "frontier": (
@@ -77,19 +78,26 @@ _TONES = {"closed": "good", "better": "good", "better_hard": "good", "traded": "
 
 
 def render_audit(
-    report: AuditReport, path: Path | str | None = None, *, source: str = "", charts: Charts | None = None
+    report: AuditReport,
+    path: Path | str | None = None,
+    *,
+    source: str = "",
+    charts: Charts | None = None,
+    below: float = 0.1,
 ) -> str:
     """The page of an audit; also written to ``path`` if one is given.
 
     Args:
         source: Name of the prediction files, shown under the verdict.
         charts: Figures that :func:`classgap.measure.render.plot.figures` has already created.
+        below: Limit of the suspected labels, see :meth:`AuditReport.mislabelled`.
     """
     pairs, pairs_note = tables.pair_table(report.confusion, report.classes, report.per_class["group"].tolist())
     charts = plot.figures(report) if charts is None else charts
     has_pairs = bool(pairs["data"]["true"])
     has_diagnoses = any(d.causes for d in report.diagnoses)
     margins = tables.margin_table(report)
+    samples = page_samples(report, below)
     more = sections(report)
     payload = {
         "tables": {
@@ -99,8 +107,11 @@ def render_audit(
         }
         | ({"pairs": pairs} if has_pairs else {})
         | ({} if margins is None else {"margins": margins})
+        | samples.tables
         | {part.key: tables.section_table(part) for section in more for part in section.listings},
-        "diagnoses": [{"name": d.name, "causes": [_cause(c) for c in d.causes]} for d in report.diagnoses],
+        "diagnoses": [
+            {"name": d.name, "causes": [_cause(c, report) for c in d.causes]} for d in report.diagnoses if d.causes
+        ],
     }
     return _page(
         "audit.html.j2", payload, charts, path,
@@ -111,19 +122,19 @@ def render_audit(
         tiles=[_tile(report.metrics, name) for name in _TILES if name in report.metrics],
         rankings=[(name, RANKINGS[name]) for name in report.groups],
         has_pairs=has_pairs, pairs_note=pairs_note, has_diagnoses=has_diagnoses, has_margins=margins is not None,
-        more_figures=_figures(report, charts), sections=more,
-        links=_links(slices=report.slices is not None, why=has_diagnoses, confusions=has_pairs,
-                     figures=any(name in charts for name in _FIGURES), accuracy=True),
-        notes=report.notes, confidence=report.confidence, seed=report.seed,
+        drawn=plot.drawn_sentence(report.num_classes), more_figures=_figures(report, charts), samples=samples, sections=more,
+        links=_links(slices=report.slices is not None, why=has_diagnoses, confusions=has_pairs, accuracy=True,
+                     figures=any(name in charts for name in _FIGURES), mistakes="mistakes" in samples.tables,
+                     labels="labels" in samples.tables),
+        notes=(*report.notes, *samples.notes), confidence=report.confidence, seed=report.seed,
     )  # fmt: skip
 
 
 def render_comparison(
     comparison: Comparison, path: Path | str | None = None, *, source: str = "", charts: Charts | None = None
 ) -> str:
-    """The page of a comparison, with the arguments of :func:`render_audit`. It shows the confusions after the change."""
-    confusion = _pooled_confusion(comparison)
-    pairs, pairs_note = tables.pair_table(confusion, comparison.classes, comparison.per_class["group"].tolist())
+    """The page of a comparison, with the arguments of :func:`render_audit`."""
+    pairs, pairs_note = tables.pair_change_table(comparison)
     has_pairs = bool(pairs["data"]["true"])
     charts = plot.figures(comparison) if charts is None else charts
     payload = {
@@ -148,8 +159,8 @@ def render_comparison(
         more_figures=[(name, *words) for name, words in _COMPARISON_FIGURES.items() if name in charts],
         dumbbell_caption="All classes, largest gain first." if shown == comparison.num_classes
         else f"The {shown} of {comparison.num_classes:,} classes with the largest gains and losses.",
-        rankings=[(name, RANKINGS[name]) for name in comparison.groups],
-        has_pairs=has_pairs, pairs_note="Confusions of the model after the change. " + pairs_note,
+        rankings=[(name, RANKINGS[name]) for name in comparison.groups], drawn=plot.drawn_sentence(comparison.num_classes),
+        has_pairs=has_pairs, pairs_note=pairs_note,
         links=_links(changes=True, confusions=has_pairs),
         notes=comparison.notes, confidence=comparison.confidence, seed=comparison.seed,
     )  # fmt: skip
@@ -176,6 +187,7 @@ def _verdict(sentence: str, title: str = "") -> dict[str, str]:
 def _figures(report: AuditReport, charts: Charts) -> list[tuple[str, str, str]]:
     """Name, title and caption of the further figures; the caption of the spread contains the measured correlation."""
     found = _spread_correlation(report) if "spread_accuracy" in charts else ""
+    found += plot.drawn_sentence(report.num_classes)
     return [
         (name, title, text.replace("{correlation}", found))
         for name, (title, text) in _FIGURES.items()
@@ -204,9 +216,11 @@ def _hardest(report: AuditReport, count: int = 5) -> list[tuple[str, float]]:
     return [(str(row["name"]), float(row["accuracy"])) for row in rows]
 
 
-def _cause(cause: Cause) -> dict[str, Any]:
-    return {"kind": cause.kind.replace("_", " "), "sentence": cause.sentence, "remedy": cause.remedy,
-            "samples": list(cause.samples)}  # fmt: skip
+def _cause(cause: Cause, report: AuditReport) -> dict[str, Any]:
+    ids = None if report.samples is None else report.samples.ids
+    named = [f"row {row}" if ids is None else str(ids[row]) for row in cause.samples[:_SAMPLES_NAMED]]
+    more = ["…"] if len(cause.samples) > _SAMPLES_NAMED else []
+    return {"title": cause.title, "sentence": cause.sentence, "remedy": cause.remedy, "samples": named + more}
 
 
 def _tile(metrics: Mapping[str, Estimate], name: str) -> dict[str, Any]:
@@ -217,11 +231,14 @@ def _tile(metrics: Mapping[str, Estimate], name: str) -> dict[str, Any]:
 
 def _change_tile(comparison: Comparison, name: str) -> dict[str, Any]:
     metric, change = METRICS[name], comparison.metrics[name]
+    title, meaning = metric.label, metric.meaning
+    if name in THIRDS:  # the same classes and numbers as in the verdict
+        change = comparison.groups["cross"][name]
+        title = f"{name} before"
+        meaning = f"mean accuracy of the classes that were {name} before (cross-fitted ranking)"
     better, worse = ("up", "down") if metric.higher_is_better else ("down", "up")
     tone = better if change.delta.low > 0 else worse if change.delta.high < 0 else ""
-    # the verdict uses the classes that were hard before; a tile uses the worst classes of each side
-    meaning = metric.meaning + (", by the own ranking of each side" if name in THIRDS else "")
-    return {"name": name, "label": metric.label, "meaning": meaning, "change": change, "tone": tone}
+    return {"name": name, "label": title, "meaning": meaning, "change": change, "tone": tone}
 
 
 def _significant_changes(comparison: Comparison) -> str:
@@ -243,24 +260,19 @@ def _significant_changes(comparison: Comparison) -> str:
     return f"{first} {second}"
 
 
-def _pooled_confusion(comparison: Comparison) -> Confusion:
-    """Confusion counts of all runs after, in the class order of the comparison (a run may lack some classes)."""
-    from scipy.sparse import coo_array
-
-    from classgap.predictions.confusion import Confusion
-
-    place = {name: k for k, name in enumerate(comparison.classes)}
-    shape = (len(place), len(place))
-    total = coo_array(shape, dtype=np.int64)
-    for report in comparison.after:
-        code = np.array([place[name] for name in report.classes])
-        counts = coo_array(report.confusion.counts)
-        total = total + coo_array((counts.data, (code[counts.row], code[counts.col])), shape=shape)
-    return Confusion.from_counts(total)
-
-
 def _links(**present: bool) -> list[tuple[str, str]]:
-    order = ("accuracy", "changes", "why", "slices", "classes", "confusions", "figures", "numbers")
+    order = (
+        "accuracy",
+        "changes",
+        "why",
+        "mistakes",
+        "labels",
+        "slices",
+        "classes",
+        "confusions",
+        "figures",
+        "numbers",
+    )
     return [(name, name.capitalize()) for name in order if present.get(name, name in ("classes", "numbers"))]
 
 

@@ -22,12 +22,18 @@ Table = dict[str, Any]
 # Limits the size of the page. In addition, the most frequent confusions of every class are kept.
 MAX_PAIRS = 4000
 _PAIRS_PER_CLASS = 6
+_MAX_PAIRS_OF_CLASSES = 30_000  # with more classes, fewer of each class are kept
 
 # key: (heading, kind, meaning); a column without an entry is shown as a number with its key as heading.
 _COLUMNS: dict[str, tuple[str, str, str]] = {
     "name": ("class", "text", "name of the class"),
     "group": ("third", "group", "third of classes by accuracy: easy, medium or hard"),
     "support": ("samples", "int", "number of test samples of this class"),
+    "effective_support": (
+        "effective samples",
+        "number",
+        "number of equally weighted samples with the same information about the accuracy of this class",
+    ),
     "train_count": ("training samples", "int", "number of training samples of this class"),
     "accuracy": (
         "accuracy",
@@ -48,6 +54,19 @@ _COLUMNS: dict[str, tuple[str, str, str]] = {
         "area under the curve of precision by recall, by the probability of this class; a random ranking has the share of "
         "samples of this class",
     ),
+    "common_set_coverage": (
+        "in the set",
+        "share",
+        "share of the class's samples whose prediction set holds their class, with one threshold for all classes "
+        "(90 % on average)",
+    ),
+    "common_set_size": ("set size", "number", "mean number of classes in these sets"),
+    "class_set_coverage": (
+        "in the set, per class",
+        "share",
+        "share of the class's samples whose prediction set holds their class, with one threshold per class (90 % in every class)",
+    ),
+    "class_set_size": ("set size, per class", "number", "mean number of classes in these sets"),
     "output_margin": (
         "probability margin",
         "number",
@@ -146,7 +165,9 @@ def plain(values: Iterable[Any]) -> list[Any]:
     """Values for JSON: Python numbers rounded to 5 significant digits, nan as None."""
     array = np.asarray(values)
     if array.dtype.kind == "f":
-        return [float(f"{v:.5g}") if math.isfinite(v) else None for v in array.tolist()]
+        return [
+            float(f"{v:.5g}") if v - v == 0 else None for v in array.tolist()
+        ]  # nan and infinity minus themselves are nan
     return list(array.tolist())
 
 
@@ -189,26 +210,21 @@ def change_table(comparison: Comparison) -> Table:
 
 def pair_table(confusion: Confusion, classes: Sequence[str], groups: Sequence[str]) -> tuple[Table, str]:
     """Confused pairs, most frequent first, and a sentence that says how many are shown."""
-    total = max(1, _num_pairs(confusion))
-    every = confusion.worst_pairs(total)
-    seen_true: dict[int, int] = {}
-    seen_predicted: dict[int, int] = {}
-    kept = []
-    for rank, pair in enumerate(every):
-        mine = min(seen_true.get(pair.true, 0), seen_predicted.get(pair.predicted, 0))
-        if rank < MAX_PAIRS or mine < _PAIRS_PER_CLASS:
-            kept.append(pair)
-            seen_true[pair.true] = seen_true.get(pair.true, 0) + 1
-            seen_predicted[pair.predicted] = seen_predicted.get(pair.predicted, 0) + 1
-    share_back = [pair.reverse / max(1, int(confusion.support[pair.predicted])) for pair in kept]
+    every = confusion.ordered_pairs()
+    num_pairs = len(every[0])
+    each = min(_PAIRS_PER_CLASS, _MAX_PAIRS_OF_CLASSES // confusion.num_classes)
+    keep = np.arange(num_pairs) < MAX_PAIRS
+    for side in every[:2]:  # the most frequent ones of each true and of each predicted class
+        keep |= _rank_within(side) < each
+    true, predicted, count, share, reverse = (values[keep] for values in every)
     data = {
-        "true": [classes[pair.true] for pair in kept],
-        "predicted": [classes[pair.predicted] for pair in kept],
-        "count": [pair.count for pair in kept],
-        "share": plain([pair.share for pair in kept]),
-        "reverse": [pair.reverse for pair in kept],
-        "reverse_share": plain(share_back),
-        "group": [groups[pair.true] for pair in kept],
+        "true": [classes[k] for k in true],
+        "predicted": [classes[k] for k in predicted],
+        "count": count.tolist(),
+        "share": plain(share),
+        "reverse": reverse.tolist(),
+        "reverse_share": plain(reverse / np.maximum(confusion.support[predicted], 1)),
+        "group": [groups[k] for k in true],
     }
     columns = [
         {"key": "true", "label": "true", "kind": "text", "help": "true class of the samples"},
@@ -228,17 +244,56 @@ def pair_table(confusion: Confusion, classes: Sequence[str], groups: Sequence[st
         },
         {"key": "group", "label": "third", "kind": "group", "help": "third of the true class"},
     ]
-    note = f"The page contains the {len(kept):,} most frequent of {len(every):,} confused pairs." if len(kept) < len(every) else (
-        f"The page contains all {len(every):,} confused pairs, most frequent first."
-    )  # fmt: skip
+    complete = len(true) == num_pairs
+    which = f"all {num_pairs:,}" if complete else f"the {len(true):,} most frequent of {num_pairs:,}"
+    note = f"The page contains {which} confused pairs{', most frequent first' if complete else ''}."
     sort = {"key": "count", "down": True}
     return {"label": "confused pairs", "columns": columns, "data": data, "sort": sort, "least": "count",
-            "complete": len(kept) == len(every)}, note  # fmt: skip
+            "complete": complete}, note  # fmt: skip
 
 
-def _num_pairs(confusion: Confusion) -> int:
-    counts = confusion.counts
-    return int(np.count_nonzero(counts)) if isinstance(counts, np.ndarray) else int(counts.nnz)
+def pair_change_table(comparison: Comparison) -> tuple[Table, str]:
+    """Confused pairs before and after, largest change first, and a sentence that says how many are shown."""
+    every = comparison.confusions(n=None)
+    kept = every.head(MAX_PAIRS)
+    group = dict(zip(comparison.classes, comparison.per_class["group"].tolist(), strict=True))
+    data = {
+        "true": kept["true"].to_list(),
+        "predicted": kept["predicted"].to_list(),
+        "before": plain(kept["before"].to_numpy()),
+        "count": plain(kept["after"].to_numpy()),
+        "change": plain(kept["change"].to_numpy()),
+        "share_before": plain(kept["share_before"].to_numpy()),
+        "share": plain(kept["share_after"].to_numpy()),
+        "group": [group[name] for name in kept["true"]],
+        "size": plain(kept["change"].abs().to_numpy()),
+    }
+    columns = [
+        {"key": "true", "label": "true", "kind": "text", "help": "true class of the samples"},
+        {"key": "predicted", "label": "predicted", "kind": "text", "help": "class that the model predicts"},
+        {"key": "before", "label": "before", "kind": "number", "help": "number of samples before (mean over runs)"},
+        {"key": "count", "label": "after", "kind": "number", "help": "number of samples after (mean over runs)"},
+        {"key": "change", "label": "change", "kind": "signed", "help": "number after minus number before; not tested"},
+        {"key": "share", "label": "share of true, after", "kind": "share", "help": "share of the true class after"},
+        {"key": "group", "label": "third before", "kind": "group", "help": "third of the true class before"},
+    ]
+    which = "all" if kept.height == every.height else f"{kept.height:,} of"
+    note = (
+        f"The page contains {which} {every.height:,} confused pairs, largest change first, as numbers of samples before and "
+        "after. Changes of single pairs are not tested for significance."
+    )
+    return {"label": "confused pairs", "columns": columns, "data": data, "sort": {"key": "size", "down": True},
+            "complete": kept.height == every.height}, note  # fmt: skip
+
+
+def _rank_within(code: NDArray[Any]) -> NDArray[Any]:
+    """For each entry, how many earlier entries are equal to it."""
+    order = np.argsort(code, kind="stable")
+    ordered = code[order]
+    start = np.searchsorted(ordered, ordered, side="left")
+    rank = np.empty(len(code), dtype=np.int64)
+    rank[order] = np.arange(len(code)) - start
+    return rank
 
 
 def _listing(title: str, columns: Sequence[tuple[str, str, str]], rows: Sequence[Sequence[Any]]) -> Table:
@@ -290,16 +345,25 @@ def metric_table(report: AuditReport) -> Table:
         (label(name), e.value, e.low, e.high, METRICS[name.removesuffix("_corrected")].meaning)
         for name, e in report.metrics.items()
     ]
+    kinds = [_metric_kind(name) for name in report.metrics]
     sections = {"margins": report.margins, "calibration": report.calibration, "ranking": report.ranking,
-                "geometry": report.geometry, "bounds": report.bounds}  # fmt: skip
+                "prediction sets": report.prediction_sets, "geometry": report.geometry, "bounds": report.bounds}  # fmt: skip
     for title, section in sections.items():
         if section is not None:
-            rows += [
-                (f"{title}: {key.replace('_', ' ')}", v, math.nan, math.nan, "") for key, v in section.summary().items()
-            ]
-    columns = [("name", "number", "text"), ("value", "value", "number"), ("low", "from", "number"),
-               ("high", "to", "number"), ("meaning", "meaning", "long")]  # fmt: skip
-    return _listing("numbers", columns, rows)
+            found = section.summary()
+            rows += [(f"{title}: {key.replace('_', ' ')}", v, math.nan, math.nan, "") for key, v in found.items()]
+            kinds += ["share" if any(word in key for word in _SHARES) else "number" for key in found]
+    columns = [("name", "number", "text"), ("value", "value", "value"), ("low", "from", "value"),
+               ("high", "to", "value"), ("meaning", "meaning", "long")]  # fmt: skip
+    return _listing("numbers", columns, rows) | {"kinds": kinds}
+
+
+_SHARES = ("ece", "share", "confidence", "accuracy")  # words in the names of numbers that are shares
+
+
+def _metric_kind(name: str) -> str:
+    """Kind of a metric: all are shares but the Gini index."""
+    return "number" if name.startswith("gini") else "share"
 
 
 def group_change_table(comparison: Comparison) -> Table:
@@ -332,7 +396,7 @@ def metric_change_table(comparison: Comparison) -> Table:
          METRICS[name.removesuffix("_corrected")].meaning)
         for name, c in comparison.metrics.items()
     ]  # fmt: skip
-    columns = [("name", "number", "text"), ("before", "before", "number"), ("after", "after", "number"),
-               ("delta", "change", "number"), ("low", "from", "number"), ("high", "to", "number"),
-               *((key, heading, "number") for key, heading, _ in std_columns), ("meaning", "meaning", "long")]  # fmt: skip
-    return _listing("numbers", columns, rows)
+    columns = [("name", "number", "text"), ("before", "before", "value"), ("after", "after", "value"),
+               ("delta", "change", "change"), ("low", "from", "change"), ("high", "to", "change"),
+               *((key, heading, "value") for key, heading, _ in std_columns), ("meaning", "meaning", "long")]  # fmt: skip
+    return _listing("numbers", columns, rows) | {"kinds": [_metric_kind(name) for name in comparison.metrics]}

@@ -33,6 +33,7 @@ Theme = Literal["light", "dark"]
 GROUPS = {"easy": "#3f8fd2", "medium": "#8f9aa6", "hard": "#e8703a"}
 CHANGES = {"improved": "#2f9e77", "got worse": "#d8476b", "not significant": "#8f9aa6"}
 NAMED_CLASSES = 45
+DRAWN_CLASSES, DRAWN_ENDS = 2000, 200  # more classes are thinned out, but for those at either end
 _PERCENT = ".0%"
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 
@@ -49,6 +50,7 @@ def theme_config(theme: Theme) -> dict[str, Any]:
         | {
             "labelColor": faint, "titleColor": faint, "gridColor": grid, "domainColor": grid, "tickColor": grid,
             "titleFontWeight": "normal", "labelFontSize": 11, "titleFontSize": 12, "labelLimit": 150,
+            "labelOverlap": "greedy", "labelSeparation": 6, "labelFlush": False,
         },
         "legend": text
         | {
@@ -106,6 +108,7 @@ def accuracy_by_class(report: AuditReport) -> alt.TopLevelMixin:
     rows.sort(key=lambda row: -row["accuracy"])
     for rank, row in enumerate(rows, 1):
         row["rank"] = rank
+    total, rows = len(rows), _thinned(rows)
     base = alt.Chart(inline(rows))
     listed = len(rows) <= NAMED_CLASSES
     if listed:
@@ -114,7 +117,7 @@ def accuracy_by_class(report: AuditReport) -> alt.TopLevelMixin:
         intervals = base.mark_rule(strokeWidth=2, opacity=0.55).encode(place, low, high)
         points = base.mark_circle(size=80, opacity=1).encode(place, alt.X(f"{value}:Q"))
     else:
-        across = alt.X("rank:Q", title="classes, best first", scale=alt.Scale(domain=[0, len(rows) + 1], nice=False))
+        across = alt.X("rank:Q", title="classes, best first", scale=alt.Scale(domain=[0, total + 1], nice=False))
         up = alt.Y("low:Q", title="accuracy", **unit_axis())
         width = max(0.6, min(4.0, 500 / len(rows)))
         intervals = base.mark_rule(strokeWidth=width, opacity=0.45).encode(across, up, alt.Y2("high:Q"))
@@ -167,6 +170,7 @@ def spread_accuracy(report: AuditReport) -> alt.TopLevelMixin | None:
     rows = [row for row in _class_rows(report, ("spread", "support")) if row["spread"] is not None]
     if not rows:
         return None
+    rows = _thinned(sorted(rows, key=lambda row: -row["accuracy"]))
     colour, tip = _group_colour(), _tooltip(accuracy="accuracy", spread="spread", support="samples")
     points = alt.Chart(inline(rows)).mark_circle(size=max(20, min(90, 9000 / len(rows))), opacity=0.85)
     points = points.encode(
@@ -294,7 +298,7 @@ def dumbbells(comparison: Comparison, limit: int = NAMED_CLASSES) -> alt.TopLeve
 
 def before_after(comparison: Comparison) -> alt.TopLevelMixin:
     """Every class as a point: accuracy before against after; a class above the diagonal improved."""
-    rows = _change_rows(comparison)
+    rows = _thinned(_change_rows(comparison))
     ends = [row[side] for row in rows for side in ("before", "after")]
     low, high = (min(ends), max(ends)) if ends else (0.0, 1.0)
     diagonal = alt.Chart(inline([{"x": low, "y": low}, {"x": high, "y": high}])).mark_line(
@@ -306,6 +310,25 @@ def before_after(comparison: Comparison) -> alt.TopLevelMixin:
         _change_colour(), tooltip=_change_tooltip(),
     )  # fmt: skip
     return sized(alt.layer(diagonal.encode(alt.X("x:Q"), alt.Y("y:Q")), points), height=340)
+
+
+def _thinned(rows: Records) -> Records:
+    """At most :data:`DRAWN_CLASSES` of the rows: those at either end, and evenly spaced ones between."""
+    if len(rows) <= DRAWN_CLASSES:
+        return rows
+    middle = np.linspace(DRAWN_ENDS, len(rows) - DRAWN_ENDS - 1, DRAWN_CLASSES - 2 * DRAWN_ENDS).astype(int)
+    kept = np.concatenate([np.arange(DRAWN_ENDS), middle, np.arange(len(rows) - DRAWN_ENDS, len(rows))])
+    return [rows[i] for i in kept]
+
+
+def drawn_sentence(num_classes: int) -> str:
+    """Which classes a figure with one mark per class shows; empty if it shows all."""
+    if num_classes <= DRAWN_CLASSES:
+        return ""
+    return (
+        f" {DRAWN_CLASSES:,} of {num_classes:,} classes are drawn: the first and last {DRAWN_ENDS} in order, and evenly spaced "
+        "ones between."
+    )
 
 
 def _change_rows(comparison: Comparison) -> Records:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from classgap.measure.audit_report import AuditReport
+    from classgap.measure.diagnostics.prediction_sets import PredictionSetReport
     from classgap.measure.diagnostics.threshold import Threshold
     from classgap.measure.statistics.slices import SliceColumn
 
@@ -69,6 +70,10 @@ def sections(report: AuditReport) -> list[Section]:
         found.append(_threshold(report.threshold))
     if report.slices is not None:
         found += [_slices(column, number) for number, column in enumerate(report.slices.columns.values())]
+    if report.prediction_sets is not None:
+        found.append(_sets(report, report.prediction_sets))
+    if not report.weighted:
+        found.append(_test_samples(report))
     return found
 
 
@@ -123,6 +128,55 @@ def _threshold(found: Threshold) -> Section:
             ),
         ),
     )
+
+
+def _sets(report: AuditReport, found: PredictionSetReport) -> Section:
+    """Classes in the order of their coverage with a common threshold."""
+    import numpy as np
+
+    numbers = found.summary()
+    level = f"{found.coverage:.0%}"
+    order = np.argsort(found.common, kind="stable")
+    order = order[: int((found.support > 0).sum())]
+    columns = (("class", "class", "text"), ("samples", "samples", "int"), ("common", "common threshold", "share"),
+               ("common_size", "mean size", "number"), ("own", "threshold per class", "share"), ("low", "from", "share"),
+               ("high", "to", "share"), ("own_size", "mean size", "number"))  # fmt: skip
+    fields = (
+        found.support,
+        found.common,
+        found.common_size,
+        found.per_class,
+        found.low,
+        found.high,
+        found.per_class_size,
+    )
+    rows = tuple((report.classes[k], *(field[k].item() for field in fields)) for k in order)
+    text = (
+        f"A prediction set holds all classes that are probable enough, so that the true class is in it for {level} of the "
+        f"samples. With one threshold for all classes the sets have {numbers['common_set_size']:.1f} classes on average, but the "
+        f"class that is covered least is in its set only in {percent(numbers['common_set_lowest_coverage'])}. With one threshold "
+        f"per class every class is promised {level}; the sets have {numbers['class_set_size']:.1f} classes on average.",
+        "Thresholds are set on one half of the samples and evaluated on the other half, and the other way round.",
+    )
+    table = Listing(
+        "prediction_sets", "How often the set holds the true class", columns, rows, "classes", terminal=False
+    )
+    return Section("sets", "Prediction sets", text, (table,))
+
+
+def _test_samples(report: AuditReport) -> Section:
+    wanted, more = 0.05, 100
+    columns = (("name", "class", "text"), ("support", "samples", "int"), ("accuracy", "accuracy", "share"),
+               ("half_width", "± now", "share"), ("half_width_with_more", f"± with {more} more", "share"),
+               ("needed", "more samples for ± 5 points", "int"), ("needed_at_most", "at most", "int"))  # fmt: skip
+    records = report.more_test_samples(wanted, more=more)
+    text = (
+        f"Half the length of the {report.confidence:.0%} interval of each class, as it is, as expected with {more} more test "
+        "samples of the class, and the number of further samples for ± 5 points: at the observed accuracy, and at the accuracy "
+        "within the interval that needs most samples.",
+    )
+    table = listing("test_samples", "Widest intervals first", columns, records, "classes", terminal=False)
+    return Section("planning", "How many more test samples", text, (table,))
 
 
 def _slices(column: SliceColumn, number: int) -> Section:

@@ -68,11 +68,9 @@ def draw(mixture: Mixture, correct: Ints, support: Ints, size: int, rng: np.rand
     posterior = _likelihood(pairs[:, 1], pairs[:, 0], mixture.atom) * mixture.weight
     cumulative = np.cumsum(posterior, axis=1)
     cumulative = cumulative / cumulative[:, -1:]
-    uniform = rng.random((size, len(support)))
-    index = np.zeros(uniform.shape, dtype=np.int64)
-    for column in cumulative[:, :-1].T:
-        index += uniform > column[place.reshape(-1)]
-    return np.asarray(mixture.atom[index])
+    uniform = np.ascontiguousarray(rng.random((size, len(support))).T)
+    rows = zip(cumulative[place.reshape(-1), :-1], uniform, strict=True)
+    return np.asarray(mixture.atom[np.stack([np.searchsorted(bounds, row) for bounds, row in rows], axis=1)])
 
 
 def expected_accuracy(mixture: Mixture, correct: Ints, support: Ints) -> Float64s:

@@ -53,18 +53,7 @@ def _chi_square(correct: Ints, support: Ints, rng: np.random.Generator, draws: i
     step = max(1, BLOCK_ENTRIES // len(support))
     reached = 0
     for start in range(0, draws, step):
-        dealt = _deal(support, hits, min(step, draws - start), rng)
+        # random allocations of the correct predictions to the samples, counted per class
+        dealt = rng.multivariate_hypergeometric(support, hits, size=min(step, draws - start), method="marginals")
         reached += int((statistic(dealt) >= observed * (1 - 1e-12)).sum())
     return observed, (1 + reached) / (1 + draws), f"chi-square ({draws} permutations)"
-
-
-def _deal(support: Ints, hits: int, size: int, rng: np.random.Generator) -> Ints:
-    """Random allocations of ``hits`` correct predictions to the samples, counted per class: ``(size, K)``."""
-    left = np.full(size, int(support.sum()))
-    open_hits = np.full(size, hits)
-    dealt = np.empty((size, len(support)), dtype=np.int64)
-    for k, count in enumerate(support):
-        dealt[:, k] = rng.hypergeometric(open_hits, left - open_hits, count)
-        left -= count
-        open_hits = open_hits - dealt[:, k]
-    return dealt

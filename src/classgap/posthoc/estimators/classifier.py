@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import softmax
+from sklearn import get_config
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils import _safe_indexing, check_array, column_or_1d, get_tags, indexable
+from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import _check_method_params, check_is_fitted
 
 from classgap.checks import InputError
 from classgap.posthoc.estimators.base import PostHocMethod
@@ -25,6 +27,9 @@ class PostHocClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # 
     ``X`` goes to the classifier as it is, so it may be whatever that takes: sparse matrices, data frames, texts for a
     ``Pipeline``. A classifier that is fitted already goes in as ``sklearn.frozen.FrozenEstimator(model)``; ``X`` and ``y`` of
     ``fit`` must then be samples it was not trained on.
+
+    Further arguments of ``fit``, such as ``sample_weight``, go to the classifier, in every fold the part of its samples. With
+    ``sklearn.set_config(enable_metadata_routing=True)`` they go where ``set_fit_request`` of the classifier says.
 
     Args:
         estimator: Any scikit-learn classifier with ``decision_function`` or ``predict_proba``; by default logistic regression.
@@ -53,23 +58,22 @@ class PostHocClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # 
         self.folds = folds
         self.seed = seed
 
-    def fit(self, X: Any, y: ArrayLike) -> PostHocClassifier:
-        """Fit the classifier on all samples and the method on out-of-fold scores."""
-        from sklearn.linear_model import LogisticRegression
-
+    def fit(self, X: Any, y: ArrayLike, **params: Any) -> PostHocClassifier:
+        """Fit the classifier on all samples and the method on out-of-fold scores; ``params`` go to ``fit`` of the classifier."""
         from classgap.posthoc.estimators.gap_dial import GapDial
 
         rows, labels = indexable(X, _labels(y))
         self.classes_, codes = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
             raise InputError(f"y must hold at least two classes, got 1 class: {self.classes_[0]!r}")
-        base = LogisticRegression(max_iter=1000) if self.estimator is None else self.estimator
+        base = self._base()
         method = GapDial(strength=2.0, ridge=1.0) if self.method is None else self.method
         if method.uses_features:
             raise InputError(f"{type(method).__name__} works on features; PostHocClassifier corrects scores only")
         # First, because it refuses unusable X in its own words; a classifier that cannot be refitted has scores at once.
-        self.estimator_ = clone(base).fit(rows, labels)
-        scores = self._out_of_fold(base, rows, labels, codes)
+        params = self._routed(params)
+        self.estimator_ = clone(base).fit(rows, labels, **_check_method_params(rows, params))
+        scores = self._out_of_fold(base, rows, labels, codes, params)
         self.method_ = clone(method).fit(scores, codes)
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.estimator_, name):
@@ -106,7 +110,23 @@ class PostHocClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # 
             tags.input_tags.sparse = True
         return tags
 
-    def _out_of_fold(self, base: Any, X: Any, y: Array, codes: Array) -> Array:
+    def get_metadata_routing(self) -> Any:
+        """Where scikit-learn sends further arguments of ``fit``: to the classifier."""
+        mapping = MethodMapping().add(caller="fit", callee="fit")
+        return MetadataRouter(owner=type(self).__name__).add(estimator=self._base(), method_mapping=mapping)
+
+    def _base(self) -> Any:
+        from sklearn.linear_model import LogisticRegression
+
+        return LogisticRegression(max_iter=1000) if self.estimator is None else self.estimator
+
+    def _routed(self, params: dict[str, Any]) -> dict[str, Any]:
+        """The arguments for ``fit`` of the classifier."""
+        if not params or not get_config()["enable_metadata_routing"]:
+            return params
+        return dict(process_routing(self, "fit", **params).estimator.fit)
+
+    def _out_of_fold(self, base: Any, X: Any, y: Array, codes: Array, params: dict[str, Any]) -> Array:
         if isinstance(base, FrozenEstimator):
             return _scores(self.estimator_, X, self.classes_)
         folds = max(2, min(self.folds, int(np.bincount(codes).max())))
@@ -120,7 +140,8 @@ class PostHocClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # 
                 raise InputError(
                     f"PostHocClassifier needs two samples of at least two classes, got {len(codes)} samples"
                 )
-            model = clone(base).fit(_safe_indexing(X, outside), y[outside])
+            some = _check_method_params(X, params, indices=outside)
+            model = clone(base).fit(_safe_indexing(X, outside), y[outside], **some)
             scores[inside] = _scores(model, _safe_indexing(X, inside), self.classes_)
         return scores
 

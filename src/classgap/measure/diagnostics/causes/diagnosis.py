@@ -119,16 +119,16 @@ def _diagnosis(k: int, table: ClassErrors, causes: list[Cause]) -> Diagnosis:
 
 
 def _no_cause(k: int, table: ClassErrors) -> str:
-    from scipy.stats import binom
+    from scipy.special import bdtr
 
     support, correct, errors = int(table.support[k]), int(table.correct[k]), int(table.errors[k])
     if support == 0:
         return "The class has no samples."
-    mean = float(np.nanmean(table.accuracy))
-    if binom.cdf(correct, support, mean) > 0.05:
+    mean = table.mean_accuracy
+    if bdtr(correct, support, mean) > 0.05:
         return (
             f"No clear cause: its accuracy of {percent(correct / support)} on {support} samples does not differ significantly "
             f"from the mean class accuracy ({percent(mean)})."
         )
-    reached = table.off_diagonal[[k]].nnz
+    reached = int(np.diff(table.off_diagonal.indptr[k : k + 2])[0])
     return f"No clear cause: its {errors} errors are spread over {reached} classes, and no tested cause is significant."

@@ -51,9 +51,10 @@ def wrong_labels(scores: Floats, y_true: Ints, names: tuple[str, ...], kind: Sco
             f"{observed[k]} samples the model is confident of another class, most often '{names[rivals[0]]}'; "
             f"{allowed[k]:.1f} such samples are expected."
         )
-        remedy = f"First check the labels of these {len(rows)} samples; the most suspicious come first."
+        remedy = "First check the labels of the listed samples; the most suspicious come first."
         return Cause(
             "mislabelled",
+            "Probably wrong labels",
             float(extra[k] / support[k]),
             float(p_values[k]),
             sentence,
@@ -67,8 +68,10 @@ def wrong_labels(scores: Floats, y_true: Ints, names: tuple[str, ...], kind: Sco
 
 def suspected_labels(
     scores: Floats, y_true: Ints, num_classes: int, kind: ScoreKind, *, below: float = UNLIKELY
-) -> Ints:
-    """Rows whose label is probably wrong, most suspicious first; of all classes, without a significance test.
+) -> tuple[Ints, Ints]:
+    """Rows whose label is probably wrong, most suspicious first, and the class of which the model is confident instead.
+
+    All classes are searched, without a significance test.
 
     Args:
         below: A label is suspect if the model gives it at most this share of the mean probability for its class, and gives
@@ -78,7 +81,8 @@ def suspected_labels(
     checks.fraction("below", below)
     found = _contradict(scores, y_true, num_classes, kind, below, 1 - below)
     rows = np.flatnonzero(found.believed >= 0)
-    return np.asarray(rows[np.argsort(found.share[rows], kind="stable")])
+    rows = rows[np.argsort(found.share[rows], kind="stable")]
+    return rows, found.believed[rows]
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -40,6 +41,7 @@ class Cause:
 
     Attributes:
         kind: Short code of the cause.
+        title: The cause in a few words. Causes with the same title have the same remedy.
         number: The evidence as a number: a share, a ratio or a count; the sentence says which.
         p_value: p-value before the correction for the number of classes.
         sentence: The evidence in plain English.
@@ -49,6 +51,7 @@ class Cause:
     """
 
     kind: CauseKind
+    title: str
     number: float
     p_value: float
     sentence: str
@@ -86,13 +89,17 @@ class ClassErrors:
         off_diagonal.eliminate_zeros()
         return cls(off_diagonal, matrix.sum(axis=1), correct, matrix.sum(axis=0), names)
 
-    @property
+    @cached_property
     def errors(self) -> Ints:
         return np.asarray(self.support - self.correct)
 
     @property
     def accuracy(self) -> Float64s:
         return divide(self.correct, self.support)
+
+    @cached_property
+    def mean_accuracy(self) -> float:
+        return float(np.nanmean(self.accuracy))
 
 
 def _many(count: int, thing: str) -> str:
@@ -110,25 +117,26 @@ def confusion(table: ClassErrors) -> Signal:
     testable = (errors > 0) & (others > 1)
     chance = np.minimum(1.0, others * binom.sf(most - 1, errors, 1 / max(others, 1)))
     p_values = np.where(testable, chance, np.nan)
-    partners: list[list[int]] = []
-    for k in range(len(errors)):
-        row, columns = _row(off, k)
-        top = np.argsort(-row, kind="stable")[:MAX_PARTNERS]
-        significant = others * binom.sf(row[top] - 1, errors[k], 1 / max(others, 1)) < 0.05
-        partners.append([int(j) for j in columns[top[significant & (row[top] >= ALSO_SHARE * errors[k])]]])
-    together = np.array([sum(off[k, j] for j in found) for k, found in enumerate(partners)])
+    row, column, count = _most_frequent(off, MAX_PARTNERS)
+    significant = others * binom.sf(count - 1, errors[row], 1 / max(others, 1)) < 0.05
+    partner = significant & (count >= ALSO_SHARE * errors[row])
+    row, column, count = row[partner], column[partner], count[partner]
+    together = np.bincount(row, count, len(errors))
     material = (most >= MAIN_SHARE * errors) | (together >= TOGETHER_SHARE * errors)
 
     def cause(k: int) -> Cause:
-        return _word_confusion(table, k, partners[k], float(p_values[k]))
+        return _word_confusion(table, k, column[row == k].tolist(), float(p_values[k]))
 
     return Signal(p_values, material & (most >= 3) & (together > 0), cause)
 
 
-def _row(matrix: Any, k: int) -> tuple[Ints, Ints]:
-    """Values and columns of row k of a CSR array."""
-    inside = slice(matrix.indptr[k], matrix.indptr[k + 1])
-    return matrix.data[inside], matrix.indices[inside]
+def _most_frequent(matrix: Any, count: int) -> tuple[Ints, Ints, Ints]:
+    """Row, column and value of the ``count`` largest entries of each row of a CSR array, row by row, largest first."""
+    row = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    order = np.lexsort((matrix.indices, -matrix.data, row))
+    place = np.arange(len(order)) - matrix.indptr[row]  # rows stay where they are, so this is the rank within the row
+    top = order[place < count]
+    return row[top], matrix.indices[top], matrix.data[top]
 
 
 def _word_confusion(table: ClassErrors, k: int, partners: list[int], p_value: float) -> Cause:
@@ -146,14 +154,16 @@ def _word_confusion(table: ClassErrors, k: int, partners: list[int], p_value: fl
     # One direction: at least twice the rate of the other direction, and significant.
     expected = share * back / max(1 - share, 1e-12)
     if there >= 2 * expected and binom.sf(there - 1, there + back, share) < 0.05:
-        remedy = f"`classgap fix`: offsets per class move the boundary to '{names[rival]}'."
+        title = "Confused in one direction"
+        remedy = "`classgap fix`: offsets per class move the boundary to the class that is predicted instead."
     else:
+        title = "Confused in both directions"
         remedy = (
-            "Confused in both directions, so offsets would help one class and harm the other. Train features that distinguish "
+            "Offsets would help one of the two classes and harm the other. Train features that distinguish "
             "the two classes (inputs of higher resolution, more samples of the two, AutoAugment for images and a large network, "
             "`CompactLogitsLoss`), or merge the two classes if the difference does not matter."
         )
-    return Cause("confused", float(there / errors[k]), p_value, sentence, remedy, classes=tuple(partners))
+    return Cause("confused", title, float(there / errors[k]), p_value, sentence, remedy, classes=tuple(partners))
 
 
 def under_prediction(table: ClassErrors) -> Signal:
@@ -170,7 +180,7 @@ def under_prediction(table: ClassErrors) -> Signal:
             f"({missed[k]} missed, {false[k]} wrongly predicted)."
         )
         remedy = "`classgap fix`: an offset, fitted on held-out predictions, raises its score."
-        return Cause("underpredicted", ratio, float(p_values[k]), sentence, remedy)
+        return Cause("underpredicted", "Predicted too rarely", ratio, float(p_values[k]), sentence, remedy)
 
     return Signal(p_values, table.predicted <= UNDERPREDICTED * table.support, cause)
 
@@ -202,7 +212,7 @@ def scatter(table: ClassErrors, spread: Spread) -> Signal:
             "images, add AutoAugment if the network fits its training set without it (`classgap methods autoaugment`). Check "
             "whether the class contains several kinds of objects."
         )
-        return Cause("scattered", float(ratio[k]), float(p_values[k]), sentence, remedy)
+        return Cause("scattered", "Large spread of the features", float(ratio[k]), float(p_values[k]), sentence, remedy)
 
     material = (rank <= max(1, total // 10)) & (ratio >= SPREAD_RATIO)
     return Signal(np.where(contradicted, np.nan, p_values), material, cause)
@@ -233,7 +243,8 @@ def crowding(table: ClassErrors, geometry: Geometry) -> Signal:
             "Offsets cannot separate classes that overlap. Use inputs of higher resolution or a stronger backbone, train with "
             "margins (`MR2Loss`, `DBMLoss`), or merge the two classes if the difference does not matter."
         )
-        return Cause("crowded", float(error[k]), float(p_values[k]), sentence, remedy, classes=(rival,))
+        title = "Close to another class in feature space"
+        return Cause("crowded", title, float(error[k]), float(p_values[k]), sentence, remedy, classes=(rival,))
 
     return Signal(p_values, (error >= OVERLAP) & (rank <= max(1, total // 10)), cause)
 
@@ -266,7 +277,9 @@ def scarcity(table: ClassErrors, train_counts: Ints) -> Signal:
             "Collect more samples; or train with `CompactLogitsLoss(num_classes, class_counts=…)`, which includes logit "
             "adjustment; or correct the trained model with `classgap fix --train-counts`."
         )
-        return Cause("few_samples", float(train_counts[k]), float(p_values[k]), sentence, remedy)
+        return Cause(
+            "few_samples", "Few training samples", float(train_counts[k]), float(p_values[k]), sentence, remedy
+        )
 
     short = seen & (train_counts <= FEW_RATIO * typical)
     return Signal(np.where(short & ~np.isnan(p_values) & (not contradicted), p_values, np.nan), short, cause)

@@ -15,12 +15,12 @@ function make(tag, attributes = {}, ...children) {
 }
 
 // ------------------------------------------------------------------ format of values
-const percent = (v, digits = 1) => (v === null ? "–" : (100 * v).toFixed(digits) + "\u00a0%");
+const percent = (v, digits = 1) => (v === null ? "–" : (100 * v).toFixed(digits).replace("-", "−") + "\u00a0%");
 const points = (v) => (v === null ? "–" : (v > 0 ? "+" : v < 0 ? "−" : "±") + Math.abs(100 * v).toFixed(1));
 const significant = (v) => (v === null ? "–" : Math.abs(v) >= 1e5 || (v !== 0 && Math.abs(v) < 1e-3) ? v.toExponential(1) : String(+v.toPrecision(3)).replace("-", "−"));
 const show = {
   text: (v) => v, long: (v) => v, group: (v) => v, int: (v) => (v === null ? "–" : v.toLocaleString("en")),
-  share: (v) => percent(v), points, number: significant, flag: (v) => (v ? "yes" : "no"),
+  share: (v) => percent(v), points, number: significant, flag: (v) => (v ? "yes" : "no"), signed: (v) => (v > 0 ? "+" : "") + significant(v),
 };
 
 function whisker(at, low, high, group) {
@@ -29,11 +29,17 @@ function whisker(at, low, high, group) {
   return make("span", { class: `whisker ${group || ""}`, style: { "--at": at, "--low": l, "--high": h } }, make("i"), make("b"));
 }
 
+// In a table of different numbers, every row has its own kind: shares as per cent, and their changes in points.
+function kindOf(table, column, row) {
+  if (column.kind === "value") return table.kinds[row];
+  return column.kind === "change" ? (table.kinds[row] === "share" ? "points" : "signed") : column.kind;
+}
+
 function cell(table, column, row) {
   const value = table.data[column.key][row];
   const td = make("td", { class: [column.kind === "text" || column.kind === "group" ? "text" : "", column.kind === "long" ? "long" : ""].join(" ").trim() });
   if (column.kind === "group") td.append(value ? make("span", { class: `chip ${value}` }, value) : "–");
-  else td.textContent = (show[column.kind] || String)(value);
+  else td.textContent = (show[kindOf(table, column, row)] || String)(value);
   if (column.kind === "text") td.title = value;
   if (column.kind === "points" && value) td.classList.add(value > 0 ? "up" : "down");
   if (column.interval && value !== null) {
@@ -45,13 +51,13 @@ function cell(table, column, row) {
 }
 
 // ------------------------------------------------------------------ sortable, searchable, downloadable tables
-const PAGE = 15;
+const PAGE = 15, SHORT = 40;  // rows shown at first; a table of at most SHORT numbers is shown as a whole
 
 function csv(table, order) {
   // A spreadsheet would run text that begins like a formula: an apostrophe in front makes it text.
   const safe = (v) => (typeof v === "string" && /^[=+\-@\t\r]/.test(v) && isNaN(v) ? `'${v}` : String(v));
   const quote = (v) => (v === null ? "" : /[",\n\r]/.test(safe(v)) ? `"${safe(v).replaceAll('"', '""')}"` : safe(v));
-  const keys = Object.keys(table.data);
+  const keys = Object.keys(table.data).filter((key) => key !== "picture");
   return [keys.join(","), ...order.map((row) => keys.map((key) => quote(table.data[key][row])).join(","))].join("\n");
 }
 
@@ -68,7 +74,8 @@ function mountTable(host) {
   const texts = table.columns.filter((c) => c.kind === "text").map((c) => table.data[c.key]);
   const haystack = Array.from({ length: size }, (_, row) => texts.map((t) => t[row]).join("\u0001").toLowerCase());
   const groups = [...new Set(table.data.group ?? [])].filter(Boolean);
-  let order = [], shown = PAGE, sort = table.sort ?? null;
+  const first = size <= SHORT && !host.onpick ? size : PAGE;
+  let order = [], shown = first, sort = table.sort ?? null;
 
   const search = make("input", { type: "search", placeholder: id === "classes" || id === "pairs" ? "search classes" : "search", "aria-label": "search" });
   const group = make("select", { "aria-label": "group" }, make("option", { value: "" }, "all groups"), ...groups.map((g) => make("option", { value: g }, g)));
@@ -88,8 +95,13 @@ function mountTable(host) {
   });
   heads[0].classList.add("first");
   const body = make("tbody");
-  const more = make("button", { class: "button", onclick: () => { shown += 100; draw(); } }, "Show more");
-  host.append(tools, make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": table.label }, make("table", {}, make("thead", {}, make("tr", {}, ...heads)), body)), more);
+  const more = make("button", { class: "button more", onclick: () => { shown += 100; draw(); } }, "Show more");
+  const scroll = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": table.label }, make("table", {}, make("thead", {}, make("tr", {}, ...heads)), body));
+  const frame = make("div", { class: "frame" }, scroll);
+  const hint = () => frame.classList.toggle("cut", scroll.scrollLeft + scroll.clientWidth < scroll.scrollWidth - 2);
+  scroll.addEventListener("scroll", hint, { passive: true });
+  new ResizeObserver(hint).observe(scroll);
+  host.append(tools, frame, more);
 
   function setSort(column) {
     const textual = ["text", "group", "long"].includes(column.kind);
@@ -119,7 +131,7 @@ function mountTable(host) {
     table.columns.forEach((column, i) => {
       heads[i].setAttribute("aria-sort", sort?.key === column.key ? (sort.down ? "descending" : "ascending") : "none");
     });
-    shown = PAGE;
+    shown = first;
     draw();
   }
 
@@ -138,6 +150,7 @@ function mountTable(host) {
     }));
     count.textContent = order.length === size ? `${size.toLocaleString("en")} rows` : `${order.length.toLocaleString("en")} of ${size.toLocaleString("en")} rows`;
     more.hidden = shown >= order.length;
+    hint();
   }
 
   for (const input of [search, group, least]) input.addEventListener("input", update);
@@ -161,18 +174,24 @@ if (pairs) {
 const link = (name) => make("button", { class: "link", type: "button", onclick: () => openClass(name) }, name);
 
 function direction(from, to) {
-  const row = pairRow.get(from + "\u0001" + to);
-  const count = row === undefined ? 0 : pairs.count[row];
-  const share = row === undefined ? 0 : pairs.share[row];
+  const row = pairRow.get(from + "\u0001" + to), back = pairRow.get(to + "\u0001" + from);
+  const [count, share] = row !== undefined ? [pairs.count[row], pairs.share[row]]
+    : back !== undefined && pairs.reverse ? [pairs.reverse[back], pairs.reverse_share[back]] : [0, 0];
+  const missing = row === undefined && !data.tables.pairs.complete && !(back !== undefined && pairs.reverse);
+  const earlier = pairs.before ? [row === undefined ? 0 : pairs.before[row], row === undefined ? 0 : pairs.share_before[row]] : null;
+  const words = earlier ? `${significant(earlier[0])} → ${significant(count)} samples, ${percent(earlier[1])} → ${percent(share)} of ${from}`
+    : `${count.toLocaleString("en")} samples, ${percent(share)} of ${from}`;
   return make("div", { class: "direction" },
     make("span", {}, link(from), " predicted as ", link(to)),
-    make("div", { class: "meter" }, make("i", { style: { "--at": share } })),
-    make("span", { class: "small faint" }, row === undefined && !data.tables.pairs.complete ? "rare: not stored in this page" : `${count.toLocaleString("en")} samples, ${percent(share)} of ${from}`));
+    earlier ? make("div", { class: "meter before", title: "before" }, make("i", { style: { "--at": earlier[1] } })) : null,
+    make("div", { class: "meter", title: earlier ? "after" : null }, make("i", { style: { "--at": share } })),
+    make("span", { class: "small faint" }, missing ? "rare: not stored in this page" : words));
 }
 
 function topList(title, rows, side) {
   const items = (rows ?? []).slice().sort((a, b) => pairs.count[b] - pairs.count[a]).slice(0, 6)
-    .map((row) => make("li", {}, link(pairs[side][row]), ` ${pairs.count[row].toLocaleString("en")}`));
+    .filter((row) => pairs.count[row] > 0)
+    .map((row) => make("li", {}, link(pairs[side][row]), ` ${significant(pairs.count[row])}`));
   return make("div", {}, make("h3", {}, title), items.length ? make("ol", {}, ...items) : make("p", { class: "small faint" }, "none"));
 }
 
@@ -198,39 +217,85 @@ function openClass(name) {
     make("div", { class: "head" }, make("h2", {}, name), make("button", { class: "button", onclick: () => dialog.close(), autofocus: true }, "Close")),
     ...(diagnosis ? diagnosis.causes.map(cause) : []),
     pairs ? confusions(name) : "",
+    mistakesOf(name),
     make("dl", {}, ...facts));
   if (!dialog.open) dialog.showModal();
+}
+
+function mistakesOf(name) {
+  const d = data.tables.mistakes?.data;
+  const rows = d ? d.true.map((_, row) => row).filter((row) => d.true[row] === name).slice(0, 6) : [];
+  if (!rows.length) return "";
+  return make("div", {}, make("h3", {}, "Worst mistakes"), make("div", { class: d.picture ? "gallery" : "cards" }, ...rows.map((row) => sampleCard(d, row))));
 }
 
 // Text between backticks is shown as code.
 const prose = (text) => text.split("`").map((part, i) => (i % 2 ? make("code", {}, part) : part));
 
+function evidence(c) {
+  return [make("span", {}, ...prose(c.sentence)),
+    c.samples.length ? make("span", { class: "small faint" }, `to check: ${c.samples.join(", ")}`) : null];
+}
+
 function cause(c) {
-  const rows = c.samples.slice(0, 12).join(", ") + (c.samples.length > 12 ? ", …" : "");
-  return make("div", { class: "cause" },
-    make("span", { class: "kind" }, c.kind),
-    make("span", {}, ...prose(c.sentence)),
-    c.samples.length ? make("span", { class: "small faint" }, `rows to check: ${rows}`) : null,
-    c.remedy ? make("span", { class: "remedy" }, ...prose(c.remedy)) : null);
+  return make("div", { class: "cause" }, make("b", {}, c.title), ...evidence(c), make("span", { class: "remedy" }, ...prose(c.remedy)));
 }
 
 function mountDiagnoses(host) {
-  const known = data.diagnoses.filter((d) => d.causes.length);
-  let shown = 9;
-  const grid = make("div", { class: "cards" });
-  const more = make("button", { class: "button", onclick: () => { shown += 30; draw(); } }, "Show more");
-  function draw() {
-    grid.replaceChildren(...known.slice(0, shown).map((d) => {
-      const row = rowOf.get(d.name);
-      return make("article", { class: "card" },
-        make("div", { class: "head" }, make("h3", {}, link(d.name)), make("span", { class: "faint" }, percent(classes.accuracy[row]))),
-        whisker(classes.accuracy[row], classes.low[row], classes.high[row], classes.group[row]),
-        ...d.causes.map(cause));
-    }));
-    more.hidden = shown >= known.length;
+  const groups = new Map();
+  for (const d of data.diagnoses) for (const c of d.causes) (groups.get(c.title) ?? groups.set(c.title, []).get(c.title)).push({ name: d.name, ...c });
+  const sorted = [...groups].sort((a, b) => b[1].length - a[1].length);
+  host.append(...sorted.map(([title, found]) => make("article", { class: "card" },
+    make("div", { class: "head" }, make("h3", {}, title), make("span", { class: "faint whole" }, found.length === 1 ? "1 class" : `${found.length.toLocaleString("en")} classes`)),
+    make("p", { class: "remedy" }, ...prose(found[0].remedy)),
+    growing("cards", found, 6, (c) => {
+      const row = rowOf.get(c.name);
+      return make("div", { class: "cause" },
+        make("div", { class: "head" }, link(c.name), make("span", { class: "faint" }, percent(classes.accuracy[row]))),
+        whisker(classes.accuracy[row], classes.low[row], classes.high[row], classes.group[row]), ...evidence(c));
+    }))));
+}
+
+// A grid of which the first ``count`` entries are shown, and more on request.
+function growing(kind, entries, count, draw) {
+  const grid = make("div", { class: kind });
+  const more = make("button", { class: "button more", type: "button", onclick: () => { count += 30; fill(); } }, "Show more");
+  function fill() {
+    grid.replaceChildren(...entries.slice(0, count).map(draw));
+    more.hidden = count >= entries.length;
+    more.textContent = `Show more (${(entries.length - count).toLocaleString("en")})`;
   }
-  host.append(grid, more);
-  draw();
+  fill();
+  return make("div", { class: "growing" }, grid, more);
+}
+
+// ------------------------------------------------------------------ samples with pictures or texts
+function sampleCard(d, row) {
+  const picture = d.picture?.[row];
+  const [first, second] = d.label ? [d.label, d.suggested] : [d.true, d.predicted];
+  const image = picture ? make("img", { src: picture, alt: `picture of ${d.sample[row]}`, loading: "lazy" }) : null;
+  image?.addEventListener("load", () => { if (image.naturalWidth < 64) image.classList.add("tiny"); });
+  const facts = [d.margin ? `margin ${percent(d.margin[row])}` : null, d.probability_suggested ? `${percent(d.probability_label[row])} → ${percent(d.probability_suggested[row])}` : null, d.cause?.[row] || null];
+  return make("article", { class: "card sample" }, image,
+    d.text?.[row] ? make("p", { class: "quote" }, d.text[row]) : null,
+    make("span", {}, link(first[row]), " → ", link(second[row])),
+    make("span", { class: "small faint" }, facts.filter(Boolean).join(" · ").replaceAll("_", " ")),
+    make("span", { class: "small faint name", title: d.sample[row] }, d.sample[row]));
+}
+
+function mountGallery(host) {
+  const d = data.tables[host.dataset.gallery].data;
+  const truth = d.label ?? d.true;
+  const names = [...new Set(truth)].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
+  const pick = make("select", { "aria-label": d.label ? "label" : "true class" }, make("option", { value: "" }, "all classes"), ...names.map((name) => make("option", { value: name }, name)));
+  const place = make("div");
+  const fill = () => {
+    const rows = truth.map((_, row) => row).filter((row) => !pick.value || truth[row] === pick.value);
+    place.replaceChildren(growing(d.picture ? "gallery" : "cards", rows, d.picture ? 24 : 12, (row) => sampleCard(d, row)));
+  };
+  pick.addEventListener("input", fill);
+  host.append(make("div", { class: "tools" }, pick, make("span", { class: "count" }, `${truth.length.toLocaleString("en")} samples`)), place);
+  fill();
 }
 
 // ------------------------------------------------------------------ figures, drawn when they become visible
@@ -246,7 +311,14 @@ async function drawFigure(host) {
     config, renderer: "svg", actions: { export: true, source: false, compiled: false, editor: false }, downloadFileName: host.dataset.figure,
   });
   drawn.set(host, result);
-  result.view.addEventListener("click", (_, item) => { if (item?.datum?.class) openClass(item.datum.class); });
+  result.view.addEventListener("click", (_, item) => openClass(item?.datum?.class));
+  // the label of an axis may be the name of a class; Vega keeps what it stands for in __data__, also where it is cut off
+  for (const label of host.querySelectorAll(".role-axis-label text")) {
+    const name = label.__data__?.datum?.value;
+    if (!rowOf.has(name)) continue;
+    label.classList.add("class-label");
+    label.addEventListener("click", () => openClass(name));
+  }
   host.dataset.ready = "";
 }
 
@@ -255,6 +327,11 @@ function mountFigures() {
     for (const entry of entries) if (entry.isIntersecting) { watch.unobserve(entry.target); drawFigure(entry.target); }
   }, { rootMargin: "300px" });
   document.querySelectorAll("[data-figure]").forEach((host) => watch.observe(host));
+  // Printing shows the whole page. Drawing needs no network and no timer, so it is done before the page is printed.
+  window.addEventListener("beforeprint", () => {
+    watch.disconnect();
+    document.querySelectorAll("[data-figure]:not([data-ready])").forEach(drawFigure);
+  });
 }
 
 function mountTheme() {
@@ -273,6 +350,7 @@ document.querySelectorAll("[data-table]").forEach((host) => {
   if (host.dataset.table === "pairs") host.onpick = showPair;
   mountTable(host);
 });
+document.querySelectorAll("[data-gallery]").forEach(mountGallery);
 if ($("[data-diagnoses]")) mountDiagnoses($("[data-diagnoses]"));
 if (pairs && pairs.true.length) showPair(0);
 $("#class").addEventListener("click", (event) => { if (event.target === event.currentTarget) event.currentTarget.close(); });

@@ -1,0 +1,176 @@
+"""A file of features: the outputs of a frozen network for every sample of a data set, written once and mapped into memory.
+
+The file is in the format of safetensors: ``x_train``, ``y_train``, ``x_test``, ``y_test`` and, where the data have them,
+``x_val`` and ``y_val``; ``ids_…`` are names of samples as JSON. It is written under another name and renamed when it is complete.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from classgap.checks import InputError
+from classgap.data.items import Source
+
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bf16": torch.bfloat16}
+_CODES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64, "U8": torch.uint8}
+_NUMPY = {"F32": np.float32, "F16": np.float16, "BF16": np.int16, "I64": np.int64, "U8": np.uint8}
+PARTS = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each tensor is in a file of features."""
+
+    header: dict[str, Any]
+    start: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole file."""
+        return self.start + max(
+            int(entry["data_offsets"][1]) for name, entry in self.header.items() if name != "__metadata__"
+        )
+
+    def offset(self, name: str) -> int:
+        """First byte of a tensor."""
+        return self.start + int(self.header[name]["data_offsets"][0])
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What the file says about itself."""
+        found: dict[str, Any] = json.loads(self.header.get("__metadata__", {}).get("classgap", "{}"))
+        return found
+
+
+def make_layout(tensors: dict[str, tuple[torch.dtype, tuple[int, ...]]], about: dict[str, Any]) -> tuple[Layout, bytes]:
+    """The layout of a file with these tensors, and its first bytes."""
+    codes = {dtype: code for code, dtype in _CODES.items()}
+    header: dict[str, Any] = {"__metadata__": {"classgap": json.dumps(about)}}
+    position = 0
+    for name, (dtype, shape) in tensors.items():
+        end = position + dtype.itemsize * int(np.prod(shape))
+        header[name] = {"dtype": codes[dtype], "shape": list(shape), "data_offsets": [position, end]}
+        position = end
+    text = json.dumps(header).encode()
+    text += b" " * (-(8 + len(text)) % 64)  # every tensor begins where a processor likes it to
+    return Layout(header, 8 + len(text)), struct.pack("<Q", len(text)) + text
+
+
+def read_layout(path: Path) -> Layout:
+    """The layout of a file of features; anything else is an error."""
+    try:
+        with path.open("rb") as handle:
+            (length,) = struct.unpack("<Q", handle.read(8))
+            if length > 100_000_000:
+                raise ValueError("no header")
+            header = json.loads(handle.read(length))
+        layout = Layout(header, 8 + length)
+        complete = path.stat().st_size == layout.size and layout.about
+    except (ValueError, struct.error, UnicodeDecodeError, KeyError, AttributeError) as error:
+        raise InputError(f"{path} is no file of features, or it is damaged; write it with classgap features") from error
+    if not complete or "x_train" not in header:
+        raise InputError(f"{path} is no complete file of features; write it with classgap features")
+    return layout
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureRows:
+    """Some rows of a tensor of features in a file, read when they are asked for, as float32.
+
+    Attributes:
+        names: What tells all rows of the tensor apart.
+    """
+
+    path: Path
+    tensor: str
+    rows: NDArray[np.int64]
+    names: Sequence[str] | None = None
+    random: bool = False
+
+    @cached_property
+    def _mapped(self) -> tuple[NDArray[Any], torch.dtype]:
+        layout = read_layout(self.path)
+        entry = layout.header[self.tensor]
+        shape = tuple(entry["shape"])
+        mapped = np.memmap(self.path, _NUMPY[entry["dtype"]], "r", layout.offset(self.tensor), shape)
+        return mapped, _CODES[entry["dtype"]]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            name: value for name, value in self.__dict__.items() if name != "_mapped"
+        }  # each process maps the file itself
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As that of an array."""
+        return (len(self), self._mapped[0].shape[1])
+
+    @property
+    def ids(self) -> list[str]:
+        """Names of the samples, or their positions."""
+        return [str(row) for row in self.rows] if self.names is None else [self.names[row] for row in self.rows]
+
+    def take(self, rows: Any) -> FeatureRows:
+        """These rows, in this order."""
+        return dataclasses.replace(self, rows=self.rows[np.asarray(rows, dtype=np.int64)])
+
+    def joined(self, other: FeatureRows) -> FeatureRows:
+        """These rows and then others of the same tensor."""
+        return dataclasses.replace(self, rows=np.concatenate([self.rows, other.rows]))
+
+    def batch(self, rows: Sequence[int], seeds: Sequence[int] | None = None) -> Tensor:
+        """Features (B, d), float32."""
+        mapped, dtype = self._mapped
+        found = torch.from_numpy(np.ascontiguousarray(mapped[self.rows[np.asarray(rows, dtype=np.int64)]]))
+        return (found.view(dtype) if dtype == torch.bfloat16 else found).float()
+
+    def whole(self) -> Tensor:
+        """All rows in memory."""
+        return self.batch(np.arange(len(self)).tolist())
+
+
+def feature_source(name: str, path: Path) -> Source:
+    """A file of features as a data set; its rows stay in the file until they are needed."""
+    layout = read_layout(path)
+    about = layout.about
+
+    def column(tensor: str) -> Any:
+        entry = layout.header[tensor]
+        mapped = np.memmap(path, _NUMPY[entry["dtype"]], "r", layout.offset(tensor), tuple(entry["shape"]))
+        return np.array(mapped)
+
+    def rows(part: str) -> tuple[FeatureRows, Any]:
+        y = column(f"y_{part}")
+        names = json.loads(column(f"ids_{part}").tobytes()) if f"ids_{part}" in layout.header else None
+        return FeatureRows(path, f"x_{part}", np.arange(len(y)), names), y
+
+    x_train, y_train = rows("train")
+    x_test, y_test = rows("test")
+    x_val, y_val = rows("val") if "x_val" in layout.header else (None, None)
+    return Source(
+        name,
+        x_train,
+        y_train,
+        x_test,
+        y_test,
+        tuple(about["class_names"]),
+        x_val=x_val,
+        y_val=y_val,
+        members=np.frombuffer(about["fingerprint"].encode(), dtype=np.uint8),
+        notes=(f"features of {about['model']} for {about['data']}",),
+    )

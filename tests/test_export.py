@@ -1,0 +1,80 @@
+"""A run as an ONNX file: same scores as the run, with everything that a stage added."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import classgap
+from classgap.checks import InputError
+from classgap.cli.app import app
+from classgap.data import load_data
+from classgap.training.exporting import export
+
+onnx = pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+
+QUICK = ["epochs=1", "data.per_class=40", "model=mlp-16", "batch=40"]
+
+
+def scores(path: Path, name: str, samples: Any) -> Any:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return session.run(["scores"], {name: samples})[0]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["model=resnet20"],
+        ["stage=gap_dial"],
+        ["stage=disalign"],
+        ["stage=gap_dial", "method=dbm"],
+        ["method=ldam"],
+    ],
+    ids=" ".join,
+)
+def test_scores_are_those_of_the_run(settings: list[str], tmp_path: Path) -> None:
+    result = classgap.train(settings=[*QUICK, *settings], folder=tmp_path / "run")
+    done = export(tmp_path / "run", tmp_path / "model.onnx")
+    images = load_data("digits").test.x.numpy()
+    found = scores(done.path, "images", images)
+    np.testing.assert_allclose(found, result.test.scores, rtol=1e-3, atol=1e-3)
+    stored = json.loads({p.key: p.value for p in onnx.load(done.path).metadata_props}["classgap"])
+    assert stored["class_names"] == [str(k) for k in range(10)]
+    assert stored["images"]["centre_crop"] == [8, 8]
+    assert done.difference is not None
+    assert not list(tmp_path.glob(".classgap-*"))
+
+
+def test_disalign_has_no_last_layer(tmp_path: Path) -> None:
+    """The scores are not those of a linear layer, so none is stored; the loaded run gives the same scores."""
+    result = classgap.train(settings=[*QUICK, "stage=disalign"], folder=tmp_path / "run")
+    assert result.test.weight is None
+    found = classgap.load_run(tmp_path / "run").outputs("digits")
+    assert found.weight is None
+    np.testing.assert_allclose(found.scores, result.test.scores, rtol=1e-5, atol=1e-5)
+    plain = classgap.load_run(tmp_path / "run" / "stage1").outputs("digits")
+    assert np.abs(plain.scores - found.scores).max() > 1e-3
+
+
+def test_vectors_on_the_command_line(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 6)).astype("f"), np.arange(60) % 3
+    np.savez(tmp_path / "v.npz", x_train=x, y_train=y, x_test=x[:9], y_test=y[:9])
+    settings = [f"data={tmp_path / 'v.npz'}", "model=linear", "epochs=1", "batch=20"]
+    result = classgap.train(settings=settings, folder=tmp_path / "run")
+    ran = CliRunner().invoke(app, ["export", str(tmp_path / "run"), "--out", str(tmp_path / "m.onnx")])
+    assert ran.exit_code == 0, ran.output
+    assert "checked with onnxruntime" in ran.output
+    np.testing.assert_allclose(scores(tmp_path / "m.onnx", "vectors", x[:9]), result.test.scores, rtol=1e-4, atol=1e-4)
+
+
+def test_wrong_ending(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"must end in \.onnx"):
+        export(tmp_path, tmp_path / "model.pt")
