@@ -202,3 +202,31 @@ def test_shares_are_shown_as_shares() -> None:
     assert kinds["Gini index"] == kinds["margins: logit margin"] == "number"
     changes = html.tables.metric_change_table(comparison())
     assert {column["kind"] for column in changes["columns"]} == {"text", "value", "change", "long"}
+
+
+def test_the_command_line_lists_more_labels_on_request(tmp_path: Path) -> None:
+    report, labels, _ = confused_report()
+    assert report.samples is not None
+    np.savez(tmp_path / "a.npz", y_true=labels, scores=report.samples.scores)
+    heights = []
+    for below in ("0.1", "0.9"):
+        options = ["--mislabelled-below", below, "--out", str(tmp_path / below)]
+        result = CliRunner().invoke(app, ["audit", str(tmp_path / "a.npz"), *options])
+        assert result.exit_code == 0, result.output
+        assert "mislabelled.csv" in result.output
+        heights.append(pl.read_csv(tmp_path / below / "mislabelled.csv").height)
+    assert heights[0] == 12 < heights[1]
+
+
+def test_figures_of_many_classes_are_thinned_out_but_for_the_ends() -> None:
+    from classgap.measure.render import plot
+
+    rows = [{"rank": i} for i in range(50_000)]
+    kept = [row["rank"] for row in plot._thinned(rows)]
+    assert len(kept) == plot.DRAWN_CLASSES
+    assert kept == sorted(set(kept))
+    assert kept[: plot.DRAWN_ENDS] == list(range(plot.DRAWN_ENDS))
+    assert kept[-plot.DRAWN_ENDS :] == list(range(50_000 - plot.DRAWN_ENDS, 50_000))
+    assert "2,000 of 50,000 classes are drawn" in plot.drawn_sentence(50_000)
+    assert plot._thinned(rows[:2000]) == rows[:2000]
+    assert plot.drawn_sentence(2000) == ""

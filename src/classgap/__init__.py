@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from classgap.measure import AuditReport, Comparison, Estimate, audit, compare
+    from classgap.measure import AuditReport, Comparison, Estimate, MultiLabelReport, audit, audit_labels, compare
     from classgap.posthoc import FixReport, fix
     from classgap.predictions import Columns, Predictions
     from classgap.suites import BenchReport, bench
@@ -32,7 +32,10 @@ if TYPE_CHECKING:
     from classgap.tuning import TuneReport, tune
 
 _LAZY = {
-    **dict.fromkeys(("AuditReport", "Comparison", "Estimate", "audit", "compare"), "classgap.measure"),
+    **dict.fromkeys(
+        ("AuditReport", "Comparison", "Estimate", "MultiLabelReport", "audit", "audit_labels", "compare"),
+        "classgap.measure",
+    ),
     **dict.fromkeys(("FixReport", "fix"), "classgap.posthoc"),
     **dict.fromkeys(("Columns", "Predictions"), "classgap.predictions"),
     **dict.fromkeys(("BenchReport", "bench"), "classgap.suites"),
@@ -47,6 +50,7 @@ __all__ = [
     "Comparison",
     "Estimate",
     "FixReport",
+    "MultiLabelReport",
     "Predictions",
     "Predictor",
     "ProbeReport",
@@ -55,6 +59,7 @@ __all__ = [
     "TuneReport",
     "__version__",
     "audit",
+    "audit_labels",
     "bench",
     "compare",
     "export",

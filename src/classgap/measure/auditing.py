@@ -33,6 +33,10 @@ _WEIGHTED_NOTE = (
     "of each class; confusions, causes, margins, calibration, curves and features do not use the weights"
 )
 _CURVES = 6  # curves of precision and recall in the page
+NOTHING_CORRECT = (
+    "No sample is predicted correctly: check that true and predicted labels use the same classes and that their rows belong "
+    "together."
+)
 Reference = AuditReport | Sequence[float] | NDArray[Any]
 
 
@@ -49,9 +53,11 @@ class _Options:
 
     def __post_init__(self) -> None:
         checks.fraction("confidence", self.confidence)
-        checks.whole("n_boot", self.n_boot, low=100)
+        checks.whole("n_boot", self.n_boot, low=100, high=checks.MOST_DRAWS)
         checks.whole("seed", self.seed, low=0)
         checks.one_of("remainder", self.remainder, ("first", "last"))
+        for name in ("few", "many"):
+            checks.number(name, getattr(self, name), low=0)
         if self.few > self.many:
             raise checks.InputError(f"few must not exceed many, got few={self.few} and many={self.many}")
 
@@ -384,6 +390,8 @@ def _diagnoses(
 def _verdict(metrics: Mapping[str, Estimate], test: Homogeneity, confidence: float) -> str:
     gap, true_gap = metrics["gap"], metrics["gap_corrected"]
     chance = p_value(test.p_value)
+    if metrics["overall"].value == 0:
+        return NOTHING_CORRECT
     if test.method == "no variation to test":
         return "There is no gap: every class with samples has the same accuracy."
     if test.p_value < 1 - confidence:
