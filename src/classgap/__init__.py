@@ -1,8 +1,8 @@
 """classgap: find the classes a classifier fails, say whether the gap is real, and close it.
 
 One function per verb: :func:`audit`, :func:`compare`, :func:`fix`, :func:`train`, :func:`predict` (and :func:`load_run`),
-:func:`features`, :func:`probe`, :func:`export`, :func:`tune`, :func:`bench`. Each is loaded on first use, so ``import classgap`` is quick,
-and the first three never load torch.
+:func:`features`, :func:`probe`, :func:`export`, :func:`tune`, :func:`bench`. Each is loaded on first use, so ``import
+classgap`` is quick, and the first three never load torch.
 """
 
 from __future__ import annotations
