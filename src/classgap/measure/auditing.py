@@ -50,9 +50,11 @@ class _Options:
 
     def __post_init__(self) -> None:
         checks.fraction("confidence", self.confidence)
-        checks.whole("n_boot", self.n_boot, low=100)
+        checks.whole("n_boot", self.n_boot, low=100, high=checks.MOST_DRAWS)
         checks.whole("seed", self.seed, low=0)
         checks.one_of("remainder", self.remainder, ("first", "last"))
+        for name in ("few", "many"):
+            checks.number(name, getattr(self, name), low=0)
         if self.few > self.many:
             raise checks.InputError(f"few must not exceed many, got few={self.few} and many={self.many}")
 
