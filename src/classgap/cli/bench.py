@@ -40,9 +40,15 @@ def bench(
         bool,
         typer.Option("--quick", help="Two epochs of every run on small stand-ins of the data: does everything work?"),
     ] = False,
-    workers: Annotated[int, typer.Option(min=1, help="Number of worker processes.")] = 1,
+    workers: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Number of worker processes; 0 for one per processor core, or one where there is a GPU."
+        ),
+    ] = 0,
     threads: Annotated[
-        int, typer.Option(min=0, help="Threads per worker; 0 divides the processors among the workers.")
+        int,
+        typer.Option(min=0, help="Threads per worker; 0 for OMP_NUM_THREADS, else an equal share of the processors."),
     ] = 0,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder of the jobs; by default runs/bench/SUITE.")

@@ -133,7 +133,9 @@ def _assemble(
 ) -> Comparison:
     confidence = sides[0][0].confidence if confidence is None else checks.fraction("confidence", confidence)
     rng = np.random.default_rng(checks.whole("seed", seed, low=0))
-    metrics = _metrics(sides, cells, confidence, checks.whole("n_boot", n_boot, low=100), rng, remainder)
+    metrics = _metrics(
+        sides, cells, confidence, checks.whole("n_boot", n_boot, low=100, high=checks.MOST_DRAWS), rng, remainder
+    )
     ranking = divide(cells.class_sum(cells.before), cells.support)
     own_groups = groups.thirds(ranking, remainder)
     fixed = own_groups
