@@ -71,7 +71,16 @@ def open_run(
     Args:
         shared: Folder of first stages and teachers that several runs share; the run that needs one first trains it.
     """
-    return _open(stages_of(config), data, fabric, folder, watch, shared)
+    stages = stages_of(config)
+    if config.teacher is not None and not any(map(_is_taught, stages)):
+        raise InputError(
+            f"teacher={config.teacher} is set, but method {config.method.name} does not learn from a teacher; leave it out"
+        )
+    return _open(stages, data, fabric, folder, watch, shared)
+
+
+def _is_taught(stage: Stage) -> bool:
+    return stage.needs_teacher and "teacher" in declared_loss(stage.config).needs
 
 
 def stages_of(config: TrainConfig) -> tuple[Stage, ...]:
@@ -119,7 +128,7 @@ def _open(
     shared: Path | None,
 ) -> Trainer:
     *earlier, last = stages
-    taught = last.needs_teacher and "teacher" in declared_loss(last.config).needs
+    taught = _is_taught(last)
     teacher = _given_teacher(last.config, data) if taught and last.config.teacher is not None else None
     trainer = last.trainer(last.config, data, fabric, folder, watch, trains=last.trains, teacher=teacher)
 
