@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import softmax
 from threadpoolctl import threadpool_limits
 
 from classgap.checks import InputError, number
@@ -154,7 +153,11 @@ class MatrixScaling(PostHocMethod):
             matrix, offset = np.eye(K) + change[:, :K], change[:, K]
             for start in range(0, len(y), 16 * CHUNK):
                 s, t = scores[start : start + 16 * CHUNK].astype(np.float64), y[start : start + 16 * CHUNK]
-                p = softmax(s @ matrix.T + offset, axis=1)
+                p = s @ matrix.T
+                p += offset
+                p -= p.max(axis=1, keepdims=True)
+                np.exp(p, out=p)
+                p /= p.sum(axis=1, keepdims=True)
                 at = np.arange(len(t)), t
                 value -= float(np.log(np.maximum(p[at], 1e-300)).sum())
                 p[at] -= 1
