@@ -21,6 +21,14 @@ def compare(
     pred: options.Pred = None,
     scores: options.Scores = None,
     id: options.Id = None,
+    common: Annotated[
+        bool,
+        typer.Option(
+            "--common",
+            help="Compare only the samples that all files have, matched by --id, instead of refusing different samples.",
+            rich_help_panel="Measurement",
+        ),
+    ] = False,
     names: options.Names = None,
     confidence: options.Confidence = 0.95,
     seed: options.Seed = 0,
@@ -54,6 +62,7 @@ def compare(
             runs(after),
             columns=Columns(true=true, pred=pred, scores=scores, id=id),
             class_names=None if names is None else read_names(names),
+            common=common,
             confidence=confidence,
             seed=seed,
         )
