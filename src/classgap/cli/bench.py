@@ -40,9 +40,15 @@ def bench(
         bool,
         typer.Option("--quick", help="Two epochs of every run on small stand-ins of the data: does everything work?"),
     ] = False,
-    workers: Annotated[int, typer.Option(min=1, help="Number of worker processes.")] = 1,
+    workers: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Number of worker processes; 0 for one per processor core, or one where there is a GPU."
+        ),
+    ] = 0,
     threads: Annotated[
-        int, typer.Option(min=0, help="Threads per worker; 0 divides the processors among the workers.")
+        int,
+        typer.Option(min=0, help="Threads per worker; 0 for OMP_NUM_THREADS, else an equal share of the processors."),
     ] = 0,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder of the jobs; by default runs/bench/SUITE.")
@@ -148,6 +154,7 @@ def _run(planned: Plan, found: BenchReport, workers: int, threads: int, screen: 
     from rich.text import Text
 
     from classgap.cli.bench_progress import BenchProgress
+    from classgap.suites.pool import team_size
     from classgap.training.precision import set_up_precision
 
     suite, missing = planned.suite, found.missing
@@ -162,6 +169,7 @@ def _run(planned: Plan, found: BenchReport, workers: int, threads: int, screen: 
     screen.print(f"{suite.name}: {counted} to run in {planned.folder} → {planned.results[0]}", soft_wrap=True)
     by_key = {job.key: job for job in missing}
     try:
+        workers, threads = team_size(len(missing), workers, threads)
         with BenchProgress(screen, by_key, list(found.results.values()), workers) as progress:
             failed = planned.run(missing, workers=workers, threads=threads, tell=progress.tell)
     except KeyboardInterrupt:

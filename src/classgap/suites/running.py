@@ -81,7 +81,7 @@ class Plan:
         self,
         jobs: Sequence[Job],
         *,
-        workers: int = 1,
+        workers: int = 0,
         threads: int = 0,
         tell: Callable[[Event | None], None] | None = None,
     ) -> dict[str, str]:
@@ -147,7 +147,7 @@ def bench(
     only: Sequence[str] = (),
     settings: Sequence[str] = (),
     quick: bool = False,
-    workers: int = 1,
+    workers: int = 0,
     threads: int = 0,
     out: Path | str | None = None,
     results: Sequence[Path | str] = (),
@@ -162,8 +162,8 @@ def bench(
         only: Patterns of ``TASK/VARIANT``.
         settings: Changes of all runs, as ``["data.root=/data", "epochs=100"]``.
         quick: Two epochs of every run on small stand-ins of the data, with one seed: whether everything works.
-        workers: Processes that share the jobs.
-        threads: Threads of each worker; 0 for its share of the processors.
+        workers: Processes that share the jobs; 0 for one per processor core, or a single one where there is a GPU.
+        threads: Threads of each worker; 0 for what ``OMP_NUM_THREADS`` says, else its share of the processors.
         out: Folder of the jobs; by default ``runs/bench/SUITE``.
         results: Runs in these files count as done; new ones are added to the first. By default ``SUITE.jsonl`` beside the file
             of the suite, or ``results.jsonl`` in ``out``.

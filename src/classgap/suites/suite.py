@@ -5,20 +5,21 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from classgap.checks import InputError, did_you_mean
+from classgap.checks import LARGEST_SEED, InputError, did_you_mean, shown
 from classgap.measure.statistics.groups import FREQUENCIES, THIRDS
+from classgap.scripts import explained
 from classgap.suites.jobs import Job, complete
 from classgap.training.config import DataConfig, MethodConfig, ModelConfig, OptimConfig, PartConfig, TrainConfig
 from classgap.training.recipes import load_file, load_recipe, quickened, recipe_file, recipe_names
 
 _TABLES = Path(__file__).resolve().parents[1] / "recipes" / "tables"
 
+_MOST_SEEDS = 10_000
 # What published accuracies may be of; a single class is "class NAME".
 PUBLISHED = ("overall", *THIRDS, *(f"{name}-shot" for name in FREQUENCIES))
 
@@ -200,7 +201,8 @@ def load_suite(name: str) -> Suite:
         if callable(getattr(module, "config", None)):
             return _of_recipe(name)
         raise InputError(f"suite {path} must define suite() -> Suite")
-    made = module.suite()
+    with explained(path, "suite"):
+        made = module.suite()
     if not isinstance(made, Suite):
         raise InputError(f"suite() of {path} must return a classgap.suites.Suite, got {type(made).__name__}")
     return made
@@ -241,11 +243,15 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     """
     try:
         low, colon, high = text.partition(":")
-        seeds = tuple(range(int(low), int(high))) if colon else tuple(int(part) for part in text.split(","))
+        seeds: Sequence[int]
+        # at most one more than allowed: a range of 10^14 seeds must not be counted through
+        seeds = range(int(low), int(high))[: _MOST_SEEDS + 1] if colon else [int(part) for part in text.split(",")]
     except ValueError:
         seeds = ()
-    if not seeds or min(seeds, default=-math.inf) < 0:
-        raise InputError(f"--seeds must be like 0:5 (0 to 4), 0,3,4 or 7, got {text!r}")
+    if not seeds or min(seeds) < 0 or max(seeds) > LARGEST_SEED:
+        raise InputError(f"--seeds must be like 0:5 (0 to 4), 0,3,4 or 7, got {shown(text)}")
+    if len(seeds) > _MOST_SEEDS:
+        raise InputError(f"--seeds must name at most {_MOST_SEEDS:,} seeds, got {shown(text)}")
     return tuple(dict.fromkeys(seeds))
 
 

@@ -10,6 +10,7 @@ from types import ModuleType
 
 from classgap.checks import InputError, did_you_mean
 from classgap.registry import load_with_methods
+from classgap.scripts import explained
 from classgap.training.config import TrainConfig
 
 _SHIPPED = Path(__file__).resolve().parents[1] / "recipes"
@@ -33,7 +34,8 @@ def load_recipe(name: str | Path, *, quick: bool = False) -> TrainConfig:
     module = load_file(path, "recipe")
     if not callable(getattr(module, "config", None)):
         raise InputError(f"recipe {path} must define config(quick=False) -> TrainConfig")
-    config = module.config(quick=quick)
+    with explained(path, "recipe"):
+        config = module.config(quick=quick)
     if not isinstance(config, TrainConfig):
         raise InputError(f"config() of recipe {path} must return a TrainConfig, got {type(config).__name__}")
     return config
