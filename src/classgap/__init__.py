@@ -1,8 +1,8 @@
 """classgap: find the classes a classifier fails, say whether the gap is real, and close it.
 
 One function per verb: :func:`audit`, :func:`compare`, :func:`fix`, :func:`train`, :func:`predict` (and :func:`load_run`),
-:func:`features`, :func:`probe`, :func:`export`, :func:`bench`. Each is loaded on first use, so ``import classgap`` is quick,
-and the first three never load torch.
+:func:`features`, :func:`probe`, :func:`export`, :func:`tune`, :func:`bench`. Each is loaded on first use, so ``import
+classgap`` is quick, and the first three never load torch.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         probe,
         train,
     )
+    from classgap.tuning import TuneReport, tune
 
 _LAZY = {
     **dict.fromkeys(
@@ -38,6 +39,7 @@ _LAZY = {
     **dict.fromkeys(("FixReport", "fix"), "classgap.posthoc"),
     **dict.fromkeys(("Columns", "Predictions"), "classgap.predictions"),
     **dict.fromkeys(("BenchReport", "bench"), "classgap.suites"),
+    **dict.fromkeys(("TuneReport", "tune"), "classgap.tuning"),
     **dict.fromkeys(("Predictor", "ProbeReport", "TrainConfig", "TrainResult"), "classgap.training"),
     **dict.fromkeys(("export", "features", "load_run", "predict", "probe", "train"), "classgap.training"),
 }
@@ -54,6 +56,7 @@ __all__ = [
     "ProbeReport",
     "TrainConfig",
     "TrainResult",
+    "TuneReport",
     "__version__",
     "audit",
     "audit_labels",
@@ -66,6 +69,7 @@ __all__ = [
     "predict",
     "probe",
     "train",
+    "tune",
 ]
 
 
