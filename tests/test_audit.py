@@ -327,7 +327,7 @@ GOOD = [0, 1, 2, 1]
         ({"y_true": GOOD, "y_pred": GOOD, "train_counts": {"0": 3}}, "2 of 3 are missing .*'1'"),
         ({"y_true": GOOD, "y_pred": GOOD, "train_counts": [1, -2, 3]}, "≥ 0"),
         ({"y_true": GOOD, "y_pred": GOOD, "confidence": 95}, "confidence must be a number between 0 and 1"),
-        ({"y_true": GOOD, "y_pred": GOOD, "n_boot": 10}, "n_boot must be a whole number >= 100"),
+        ({"y_true": GOOD, "y_pred": GOOD, "n_boot": 10}, "n_boot must be a whole number from 100 to 1,000,000"),
         ({"y_true": GOOD, "y_pred": GOOD, "seed": -1}, "seed must be"),
         ({"y_true": GOOD, "y_pred": GOOD, "remainder": "frist"}, "did you mean 'first'"),
         ({"y_true": GOOD, "y_pred": GOOD, "few": 50, "many": 10}, "few must not exceed many"),

@@ -236,11 +236,9 @@ def load_plugin(path: str | Path) -> None:
     _PLUGINS[file] = None
     try:
         _PLUGINS[file] = load_script(file, "plugin", file.stem if taken is None else f"classgap_plugin_{file.stem}")
-    except Exception as error:  # whatever the code of the user raises
+    except Exception:
         del _PLUGINS[file]
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
-        where = f", line {lines[-1]}" if lines else ""
-        raise InputError(f"plugin {path}{where} cannot be loaded: {type(error).__name__}: {error}") from error
+        raise
 
 
 def load_with_methods(path: str | Path, what: str) -> ModuleType:
