@@ -154,6 +154,7 @@ def _run(planned: Plan, found: BenchReport, workers: int, threads: int, screen: 
     from rich.text import Text
 
     from classgap.cli.bench_progress import BenchProgress
+    from classgap.suites.pool import team_size
     from classgap.training.precision import set_up_precision
 
     suite, missing = planned.suite, found.missing
@@ -168,6 +169,7 @@ def _run(planned: Plan, found: BenchReport, workers: int, threads: int, screen: 
     screen.print(f"{suite.name}: {counted} to run in {planned.folder} → {planned.results[0]}", soft_wrap=True)
     by_key = {job.key: job for job in missing}
     try:
+        workers, threads = team_size(len(missing), workers, threads)
         with BenchProgress(screen, by_key, list(found.results.values()), workers) as progress:
             failed = planned.run(missing, workers=workers, threads=threads, tell=progress.tell)
     except KeyboardInterrupt:
