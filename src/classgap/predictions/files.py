@@ -110,6 +110,8 @@ def _readable(file: Location) -> Iterator[None]:
 
     try:
         yield
+    except pl.exceptions.PanicException:  # not an Exception: the reader itself failed on damaged bytes
+        raise InputError(f"{file} is damaged and cannot be read; write the file again") from None
     except (pl.exceptions.PolarsError, NarwhalsError, OSError) as error:
         if isinstance(error, OSError) and not is_address(file):
             raise  # a file on this machine: the command line has a sentence for these

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 from scipy.optimize import brentq
 from threadpoolctl import threadpool_limits
@@ -122,7 +124,7 @@ class MatrixScaling(PostHocMethod):
     Expect: on balanced data no significant change; on a long tail between 0 (linear head) and +5 points for the hard third
     (hidden layer; CIFAR-100 embeddings, imbalance 100).
     Pitfalls: K² parameters, so time and memory grow with the square of the number of classes: above some hundred classes use
-    vector scaling.
+    vector scaling. ``fix`` leaves it out above 500 classes.
 
     Args:
         ridge: Weight of the penalty on changes of each parameter, relative to the weight of an average class.
@@ -133,6 +135,8 @@ class MatrixScaling(PostHocMethod):
     al., NeurIPS 2019, arXiv:1910.12656.
     """
 
+    MOST_CLASSES: ClassVar = 500  # in fix: with more, one fit takes longer than all other methods together
+
     learned = ("matrix_", "offset_")
     matrix_: Array
     offset_: Array
@@ -140,6 +144,12 @@ class MatrixScaling(PostHocMethod):
     def __init__(self, ridge: float = 10.0, tol: float = 1e-4) -> None:
         self.ridge = ridge
         self.tol = tol
+
+    @classmethod
+    def unsuitable(cls, held_out: HeldOut) -> str | None:
+        if held_out.num_classes > cls.MOST_CLASSES:
+            return f"has K² parameters; fix leaves it out above {cls.MOST_CLASSES} classes"
+        return super().unsuitable(held_out)
 
     def _fit(self, held_out: HeldOut) -> None:
         number("ridge", self.ridge, low=0.0)
