@@ -48,8 +48,8 @@ The training loop supplies what a method *needs*: it chooses a cosine head, pass
 several views, builds several networks, trains a teacher first (or takes it from `teacher=FOLDER`), and gives the last layer
 (*head*) to a loss that works with its weights, through `bind_head`. In your own training loop, a loss names the argument that is
 missing. Each paper has a suite with its tables, with the published settings and for a GPU:
-`classgap bench benchmarks/papers/mr2.py`, `elm.py`, `dbm.py` and `marc.py`; `--tables-only` prints the published
-numbers, what was measured beside them, and which rows were not run.
+`classgap bench mr2`, `elm`, `dbm` and `marc`, and `mr2_large` to `marc_large` beyond CIFAR; `--tables-only` prints the
+published numbers, what was measured beside them, and which rows were not run.
 
 `python examples/two_moons.py` shows such a loop on a toy problem, the two moons of ELM's Fig. 1 with 5 % of the points in one
 class. Logit adjustment moves the boundary in favour of the rare class; ELM also draws the embeddings of each class together. The

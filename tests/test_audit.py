@@ -13,7 +13,7 @@ from sklearn.metrics import balanced_accuracy_score
 import classgap
 from classgap import Predictions
 from classgap.checks import InputError
-from classgap.measure import AuditReport, Estimate, auditing
+from classgap.measure import AuditReport, Estimate, diagnosing
 from classgap.measure.diagnostics import margins
 from classgap.measure.statistics.metrics import METRICS
 from classgap.predictions import Confusion
@@ -229,7 +229,7 @@ def test_interval_of_an_output_margin_covers():
     truth = margins.describe(logits(many), many, 4, kind="logits").output.mean.mean()
     for _ in range(400):
         found = {"margins": margins.describe(logits(y_true), y_true, 4, kind="logits"), "geometry": None}
-        average = auditing._margin_levels(np.array([0, 0, 1, 2]), np.array(sizes), found, 0.9).output["average"]
+        average = diagnosing.margin_levels(np.array([0, 0, 1, 2]), np.array(sizes), found, 0.9).output["average"]
         held += average.low < truth < average.high
     assert 0.85 < held / 400 < 0.94
 

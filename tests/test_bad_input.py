@@ -12,6 +12,7 @@ import pytest
 
 from classgap import Predictions, audit
 from classgap.checks import InputError
+from classgap.cli.compare import runs
 from classgap.predictions import read_names, read_train_counts
 
 GOOD = "y_true,y_pred\na,a\nb,b\nb,a\n"
@@ -124,3 +125,13 @@ def test_a_reader_who_leaves_is_not_a_failed_gate(tmp_path: Path) -> None:
     os.close(write)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+
+
+def test_files_to_compare_are_literal_where_they_exist(tmp_path: Path) -> None:
+    """``x[12].csv`` among several files was read as a pattern, and compared ``x1.csv``."""
+    for name, label in (("x1.csv", "a"), ("x[12].csv", "b"), ("y.csv", "b")):
+        (tmp_path / name).write_text(f"y_true,y_pred\na,{label}\nb,b\n")
+    bracket, other = tmp_path / "x[12].csv", tmp_path / "y.csv"
+    assert runs(f"{bracket},{other}") == [str(bracket), str(other)]
+    many = [f"predictions_of_seed_{k}.csv" for k in range(40)]  # together longer than the name of a file may be
+    assert runs(",".join(many)) == many

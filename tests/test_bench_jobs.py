@@ -13,7 +13,7 @@ import pytest
 from bench_suite import EPOCHS, same, tiny
 from classgap.suites import Task, Variant, append_results, pool, read_results
 from classgap.suites.jobs import JobFolder
-from classgap.suites.pool import Event, _heard, _Worker, run_jobs, work
+from classgap.suites.pool import Event, _heard, _Worker, run_jobs, team_size, work
 from classgap.suites.results import collect_done
 from classgap.suites.tables import suite_tables
 from classgap.suites.work import run_job
@@ -122,3 +122,17 @@ def test_a_diverging_run_is_a_result(tmp_path: Path) -> None:
     assert wild.candidates == ()
     table = suite_tables(suite, results)[0].accuracy
     assert table.rows[1][:3] == ("wild", "0 + 1 diverged", "–")
+
+
+def test_workers_and_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One worker per core with one thread each; OMP_NUM_THREADS counts; few jobs share all cores."""
+    monkeypatch.setattr("classgap.suites.pool.processor_cores", lambda: 8)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert team_size(20) == (8, 1)
+    assert team_size(2) == (2, 4)
+    assert team_size(20, workers=2) == (2, 4)
+    assert team_size(20, workers=2, threads=3) == (2, 3)
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    assert team_size(20) == (2, 4)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert team_size(20, workers=1) == (1, 1)

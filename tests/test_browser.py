@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import shutil
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -197,3 +200,63 @@ def test_thousand_classes_cost_little_more_than_ten(browser: Any, tmp_path: Path
         assert all("class 7" in one + other for one, other in zip(true, predicted, strict=True))
         visit.close()
     assert seconds[1000] < 3 * seconds[10]
+
+
+def drawn_curves(pdf: bytes) -> int:
+    """Number of curves on all sheets of a PDF file; text is not drawn with curves there."""
+    found = 0
+    for stream in re.finditer(rb"stream\r?\n(.*?)endstream", pdf, re.DOTALL):
+        with contextlib.suppress(zlib.error):
+            found += len(re.findall(rb" c\n", zlib.decompress(stream[1])))
+    return found
+
+
+def test_the_printed_page_has_every_figure(browser: Any, audit_page: Path) -> None:
+    """Figures were drawn only when scrolled to, so that all of them were missing on paper."""
+    visit = Visit(browser, audit_page)
+    page = visit.page
+    whole = drawn_curves(page.pdf())
+    assert page.locator("[data-figure] svg.marks").count() == page.locator("[data-figure]").count() > 5
+    page.add_style_tag(content="[data-figure] { visibility: hidden; }")
+    assert whole > drawn_curves(page.pdf()) + 500  # every dot of a figure has curves
+    visit.close()
+
+
+def test_labels_of_an_axis_open_their_class(browser: Any, audit_page: Path) -> None:
+    visit = Visit(browser, audit_page)
+    visit.draw_all()
+    label = visit.page.locator("[data-figure=accuracy_by_class] .class-label").first
+    name = label.text_content()
+    label.click()
+    assert visit.page.inner_text("#class h2").startswith(name.removesuffix("…"))
+    visit.close()
+
+
+def test_pictures_are_shown_and_wide_tables_say_so(browser: Any, tmp_path: Path) -> None:
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    y = np.repeat(np.arange(5), 20)
+    scores = rng.dirichlet(np.ones(5), 100)
+    files = []
+    for i in range(100):
+        files.append(str(tmp_path / f"{i}.png"))
+        Image.fromarray(rng.integers(0, 255, (8, 8, 3), dtype=np.uint8)).save(files[-1])
+    report = audit(y, scores=scores, paths=files, ids=[f"<b>{i}" for i in range(100)])
+    html.render_audit(report, tmp_path / "report.html")
+    visit = Visit(browser, tmp_path / "report.html")
+    page = visit.page
+    first = page.locator("[data-gallery=mistakes] .sample").first
+    assert first.locator(".name").inner_text() == str(report.mistakes(n=1)["id"][0])
+    first.scroll_into_view_if_needed()
+    page.wait_for_function("document.querySelector('[data-gallery=mistakes] img').naturalWidth === 8")
+    page.select_option("[data-gallery=mistakes] select", "3")
+    shown = page.locator("[data-gallery=mistakes] .sample .link:first-child").all_inner_texts()
+    assert set(shown) == {"3"}
+    first.locator(".link").first.click()
+    assert page.locator("#class .sample img").count() > 0
+    page.keyboard.press("Escape")
+    assert page.locator("[data-table=classes] .frame.cut").count() == 1
+    page.evaluate("document.querySelector('[data-table=classes] .scroll').scrollLeft = 1e5")
+    page.wait_for_selector("[data-table=classes] .frame:not(.cut)")
+    visit.close()

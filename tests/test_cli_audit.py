@@ -90,7 +90,8 @@ def test_out_writes_everything(run: Run, tmp_path: Path) -> None:
         "precision_recall",
     )
     expected = {f"figures/{name}.{ending}" for name in figures for ending in ("png", "svg")}
-    assert written == expected | {"report.html", "report.md", "report.json"}
+    samples = {"mistakes.csv", "mislabelled.csv"}
+    assert written == expected | samples | {"report.html", "report.md", "report.json"}
     found = json.loads((tmp_path / "report" / "report.json").read_text(encoding="utf-8"))
     assert found["geometry"] is not None
     assert "frequency" in found["groups"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import warnings
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -350,7 +352,7 @@ def test_suspected_labels_find_what_the_documentation_says():
     x, y = load_digits(return_X_y=True)
     text = (Path(__file__).resolve().parents[1] / "docs" / "audit.md").read_text()
     levels = (0.05, 0.1, 0.3, 0.5)
-    rates = np.zeros((len(levels), 2))
+    rates, theirs = np.zeros((len(levels), 2)), np.zeros(2)
     for seed in range(3):
         rng = np.random.default_rng(seed)
         wrong = rng.random(len(y)) < 0.1
@@ -360,12 +362,23 @@ def test_suspected_labels_find_what_the_documentation_says():
         for rate, below in zip(rates, levels, strict=True):
             rows = report.mislabelled(below)["row"].to_numpy()
             rate += [wrong[rows].mean() / 3, wrong[rows].sum() / wrong.sum() / 3]
+        if find_spec("cleanlab"):  # not a dependency
+            from cleanlab.filter import find_label_issues
+
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                listed = find_label_issues(given, scores, n_jobs=1)
+            theirs += [wrong[listed].mean() / 3, listed[wrong].mean() / 3]
     assert rates[0, 0] > 0.95
     assert rates[-1, 1] > 0.95
     for below, (precision, recall) in zip(levels, rates, strict=True):
         stated = re.search(rf"\| {below} \| (\d+) % \| (\d+) % \|", text)
         assert stated, (below, precision, recall)
         np.testing.assert_allclose([100 * precision, 100 * recall], [int(stated[1]), int(stated[2])], atol=2)
+    stated = re.search(r"cleanlab 2.9, default settings, same scores \| (\d+) % \| (\d+) % \|", text)
+    assert stated
+    if theirs.any():
+        np.testing.assert_allclose(100 * theirs, [int(stated[1]), int(stated[2])], atol=2)
 
 
 def test_suspected_labels_ask_for_scores_and_a_share():

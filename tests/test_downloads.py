@@ -139,11 +139,11 @@ def test_prepare_downloads_unpacks_and_counts(server: _Server, tmp_path: Path) -
     server.files["/cifar.tar.gz"] = archive.getvalue()
     remote = Remote(_remote(server, "cifar.tar.gz").url, "", unpack=True)
     real = SOURCES["cifar10"]
-    small = KnownSet(real.about, real.read, (400, 0, 120), 10, real.needs, (remote,))
-    assert len(small.prepare("cifar10", tmp_path / "data").y_train) == 400
+    small = KnownSet(real.about, real.read, (200, 0, 60), 10, real.needs, (remote,))
+    assert len(small.prepare("cifar10", tmp_path / "data").y_train) == 200
     small.prepare("cifar10", tmp_path / "data")
     assert len(server.asked) == 1  # nothing was missing the second time
-    with pytest.raises(InputError, match="has 400 training samples here, but 50000 are published"):
+    with pytest.raises(InputError, match="has 200 training samples here, but 50000 are published"):
         KnownSet(real.about, real.read, real.counts, 10, real.needs, (remote,)).prepare("cifar10", tmp_path / "data")
 
 

@@ -162,3 +162,12 @@ def test_an_unknown_kind_of_verdict_is_refused():
     with pytest.raises(InputError, match="did you mean 'worse'"):
         check(both, ["verdict == worst"])
     assert not check(both, ["verdict == worse"])[0].failed
+
+
+def test_a_gate_fails_where_nothing_is_correct() -> None:
+    """ "There is no gap", and the gate passed, for files whose rows do not belong together."""
+    report = audit([0, 1, 2] * 20, [1, 2, 0] * 20)
+    assert report.verdict.startswith("No sample is predicted correctly: check")
+    outcome = check(report, ["gap > 0.3"])[0]
+    assert outcome.failed
+    assert "cannot be judged. No sample is predicted correctly" in outcome.sentence

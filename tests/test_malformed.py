@@ -252,7 +252,7 @@ def check_damaged(name: str, data: bytes, path: Path) -> str:
             audit(["cat", "dog", "cow"], ["cat", "dog", "dog"], train_counts=read_train_counts(path))
             return "read"
         found = Predictions.read(path)
-        audit(found.labels_only(), n_boot=20)
+        audit(found.labels_only(), n_boot=100)
     except InputError as error:
         return "refused" if 10 < len(str(error)) < 2000 else "refused without a sentence"
     if path.suffix == ".npz" and found.scores is not None and name != "m.npz":  # protected by checksums

@@ -17,9 +17,8 @@ from classgap.training import TrainConfig, train
 from classgap.training.stages.base import open_run
 
 ROOT = Path(__file__).resolve().parents[1]
-PAPERS = ROOT / "benchmarks" / "papers"
 TEXTS = ROOT.parent / "shared" / "papers"
-SUITES = {name: load_suite(str(PAPERS / f"{name}.py")) for name in ("mr2", "elm", "dbm", "marc")}
+SUITES = {name: load_suite(name) for name in ("mr2", "elm", "dbm", "marc")}
 # What the schedule of a paper is shrunk to, on real images of ten classes.
 SMALL = ["data=digits", "data.per_class=12", "epochs=2", "schedule.warmup=0.5", "schedule.milestones=1", "batch=60"]
 

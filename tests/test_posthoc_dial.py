@@ -235,3 +235,22 @@ def test_applicable_methods_depend_on_what_is_known(task: Task) -> None:
 def test_fix_refuses_a_handful_of_samples() -> None:
     with pytest.raises(InputError, match="cross-fitting"):
         fix(np.arange(3), scores=3 * np.eye(3))
+
+
+def test_settings_fitted_together_equal_settings_fitted_alone() -> None:
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 6, 400)
+    held_out, _ = HeldOut.gather(2 * np.eye(6)[y] + rng.normal(size=(400, 6)), y, class_counts=np.arange(1, 7))
+    together = [GapDial(strength=s, ridge=r) for s, r in ((0.0, 1.0), (2.0, 1.0), (4.0, 3.0))]
+    GapDial.fit_settings(together, held_out)
+    for dial in together:
+        alone = GapDial(strength=dial.strength, ridge=dial.ridge).fit(held_out.scores, y, class_counts=np.arange(1, 7))
+        np.testing.assert_array_equal(dial.offset_, alone.offset_)
+        np.testing.assert_array_equal(dial.scale_, alone.scale_)
+        assert (dial.strength_, dial.ridge_, dial.frontier_) == (alone.strength_, alone.ridge_, ())
+
+
+def test_fix_leaves_out_a_matrix_of_many_classes() -> None:
+    y = np.arange(501).repeat(2)
+    held_out, _ = HeldOut.gather(np.eye(501)[y], y)
+    assert "above 500 classes" in applicable(held_out)[1]["matrix_scaling"]

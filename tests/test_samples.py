@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from classgap import Predictions, audit, compare
+from classgap import Columns, Predictions, audit, compare
 from classgap.checks import InputError
 from classgap.cli.app import app
 from classgap.measure.render import html, pictures
@@ -202,3 +202,50 @@ def test_shares_are_shown_as_shares() -> None:
     assert kinds["Gini index"] == kinds["margins: logit margin"] == "number"
     changes = html.tables.metric_change_table(comparison())
     assert {column["kind"] for column in changes["columns"]} == {"text", "value", "change", "long"}
+
+
+def test_the_command_line_lists_more_labels_on_request(tmp_path: Path) -> None:
+    report, labels, _ = confused_report()
+    assert report.samples is not None
+    np.savez(tmp_path / "a.npz", y_true=labels, scores=report.samples.scores)
+    heights = []
+    for below in ("0.1", "0.9"):
+        options = ["--mislabelled-below", below, "--out", str(tmp_path / below)]
+        result = CliRunner().invoke(app, ["audit", str(tmp_path / "a.npz"), *options])
+        assert result.exit_code == 0, result.output
+        assert "mislabelled.csv" in result.output
+        heights.append(pl.read_csv(tmp_path / below / "mislabelled.csv").height)
+    assert heights[0] == 12 < heights[1]
+
+
+def test_figures_of_many_classes_are_thinned_out_but_for_the_ends() -> None:
+    from classgap.measure.render import plot
+
+    rows = [{"rank": i} for i in range(50_000)]
+    kept = [row["rank"] for row in plot._thinned(rows)]
+    assert len(kept) == plot.DRAWN_CLASSES
+    assert kept == sorted(set(kept))
+    assert kept[: plot.DRAWN_ENDS] == list(range(plot.DRAWN_ENDS))
+    assert kept[-plot.DRAWN_ENDS :] == list(range(50_000 - plot.DRAWN_ENDS, 50_000))
+    assert "2,000 of 50,000 classes are drawn" in plot.drawn_sentence(50_000)
+    assert plot._thinned(rows[:2000]) == rows[:2000]
+    assert plot.drawn_sentence(2000) == ""
+
+
+def test_common_samples_on_request(tmp_path: Path) -> None:
+    first = {"id": list("abcdefgh"), "label": [0, 1] * 4, "pred": [0, 1, 1, 1, 0, 0, 0, 1]}
+    second = {"id": list("zhgfed"), "label": [0, 1, 0, 1, 0, 1], "pred": [1, 1, 0, 1, 0, 1]}
+    files = []
+    for name, table in (("a.csv", first), ("b.csv", second)):
+        files.append(str(tmp_path / name))
+        pl.DataFrame(table).write_csv(files[-1])
+    result = CliRunner().invoke(app, ["compare", *files, "--id", "id", "--common", "--json"])
+    assert result.exit_code == 0, result.output
+    tree = json.loads(result.stdout)
+    assert tree["num_samples"] == 5  # d, e, f, g, h
+    assert tree["overall"]["before"]["value"] == pytest.approx(0.8)
+    assert tree["overall"]["after"]["value"] == 1
+    with pytest.raises(InputError, match=r"lacks 3 ids .* and has 1 others .*--common"):
+        compare(*files, columns=Columns(id="id"))
+    with pytest.raises(InputError, match="needs sample ids"):
+        compare(*files, common=True)

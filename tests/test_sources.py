@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -148,3 +149,31 @@ def test_files_with_ids_are_joined_in_any_order(tmp_path: Path) -> None:
     assert found.before[0].samples is None  # only counts were read
     assert found.metrics["overall"].delta.value == 1 - OVERALL
     np.testing.assert_array_equal(found.per_class["support"], [25, 50, 25])
+
+
+# ---------------------------------------------------------------- the page
+
+
+@pytest.mark.filterwarnings(
+    "ignore:The inplace keyword"
+)  # Dask reads a folder with an option that pandas 3.1 deprecates
+def test_the_python_examples_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but the PySpark example, whose call ``tests/test_engines.py`` makes."""
+    for tool in ("duckdb", "dask.dataframe", "pandas", "pyarrow"):
+        pytest.importorskip(tool, reason=f"the page has an example with {tool}")
+    page = Path(__file__).resolve().parents[1] / "docs" / "tables.md"
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    rows = ROWS.rename({"pred": "top1"}).with_columns(
+        split=pl.lit("test"), site=pl.Series(["Bonn", "Rome"] * 50), file=pl.int_range(pl.len())
+    )
+    for folder in ("predictions", "old", "new"):
+        (tmp_path / folder).mkdir()
+        rows.write_parquet(tmp_path / folder / "part-0.parquet")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for block in blocks:
+        if "pyspark" not in block:
+            exec(block, names)
+            assert names["report"].num_samples == 100
+    assert len(blocks) == 7
+    assert names["change"].num_samples == 100

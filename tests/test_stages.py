@@ -20,6 +20,8 @@ from classgap.data import Batches, Normalise, Split, mixup, policies
 from classgap.samplers import ClassBalancedSampler
 from classgap.training import TrainConfig, TrainProgress, train
 from classgap.training.epoch import read_log
+from classgap.training.folder import write_results
+from classgap.training.run import start
 from reference import posthoc as reference
 
 SMALL = ["data.per_class=13", "epochs=3", "batch=24", "optim.lr=0.05", "model=mlp-16"]
@@ -365,6 +367,20 @@ def _batches(**changes: Any) -> Batches:
         **changes,
     }
     return Batches(Split(images, labels), **options)
+
+
+def test_runs_with_the_same_first_stage_train_it_once(tmp_path: Path) -> None:
+    for stage in ("crt", "lws", "marc"):
+        config = TrainConfig().override(["epochs=1", "data.per_class=12", "batch=32", "model=mlp-8", f"stage={stage}"])
+        trainer = start(config, tmp_path / stage, shared=tmp_path / "shared")
+        trainer.run()
+        test, _ = write_results(trainer)
+        alone = train(config, tmp_path / f"{stage}-alone")
+        assert np.array_equal(test.scores, alone.test.scores)
+        assert len(list((tmp_path / "shared").iterdir())) == 1
+        assert [path.name for path in (tmp_path / stage).iterdir() if path.is_dir()] == []
+    (first,) = (tmp_path / "shared").iterdir()
+    assert len(read_log(first / "log.jsonl")) == 1
 
 
 def test_views_come_one_after_the_other() -> None:

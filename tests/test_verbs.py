@@ -53,7 +53,7 @@ def test_a_result_folder_is_replaced_whole_and_other_files_stay(fixed: classgap.
     assert "notes.txt" in left
     assert "methods.md" in left
     assert not left & {"head.safetensors", "method", "predictions.csv"}
-    with pytest.raises(InputError, match=r"folder must be a directory.*is a file"):
+    with pytest.raises(InputError, match=r"must be a folder for the output.*is a file"):
         fixed.save(tmp_path / "notes.txt")
 
 

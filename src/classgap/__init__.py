@@ -1,8 +1,8 @@
 """classgap: find the classes a classifier fails, say whether the gap is real, and close it.
 
 One function per verb: :func:`audit`, :func:`compare`, :func:`fix`, :func:`train`, :func:`predict` (and :func:`load_run`),
-:func:`features`, :func:`probe`, :func:`export`, :func:`bench`. Each is loaded on first use, so ``import classgap`` is quick,
-and the first three never load torch.
+:func:`features`, :func:`probe`, :func:`export`, :func:`tune`, :func:`bench`. Each is loaded on first use, so ``import
+classgap`` is quick, and the first three never load torch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from classgap.measure import AuditReport, Comparison, Estimate, audit, compare
+    from classgap.measure import AuditReport, Comparison, Estimate, MultiLabelReport, audit, audit_labels, compare
     from classgap.posthoc import FixReport, fix
     from classgap.predictions import Columns, Predictions
     from classgap.suites import BenchReport, bench
@@ -29,12 +29,17 @@ if TYPE_CHECKING:
         probe,
         train,
     )
+    from classgap.tuning import TuneReport, tune
 
 _LAZY = {
-    **dict.fromkeys(("AuditReport", "Comparison", "Estimate", "audit", "compare"), "classgap.measure"),
+    **dict.fromkeys(
+        ("AuditReport", "Comparison", "Estimate", "MultiLabelReport", "audit", "audit_labels", "compare"),
+        "classgap.measure",
+    ),
     **dict.fromkeys(("FixReport", "fix"), "classgap.posthoc"),
     **dict.fromkeys(("Columns", "Predictions"), "classgap.predictions"),
     **dict.fromkeys(("BenchReport", "bench"), "classgap.suites"),
+    **dict.fromkeys(("TuneReport", "tune"), "classgap.tuning"),
     **dict.fromkeys(("Predictor", "ProbeReport", "TrainConfig", "TrainResult"), "classgap.training"),
     **dict.fromkeys(("export", "features", "load_run", "predict", "probe", "train"), "classgap.training"),
 }
@@ -45,13 +50,16 @@ __all__ = [
     "Comparison",
     "Estimate",
     "FixReport",
+    "MultiLabelReport",
     "Predictions",
     "Predictor",
     "ProbeReport",
     "TrainConfig",
     "TrainResult",
+    "TuneReport",
     "__version__",
     "audit",
+    "audit_labels",
     "bench",
     "compare",
     "export",
@@ -61,6 +69,7 @@ __all__ = [
     "predict",
     "probe",
     "train",
+    "tune",
 ]
 
 

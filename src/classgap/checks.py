@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import difflib
 import math
+import numbers
+import sys
 import unicodedata
 from collections.abc import Iterable, Sized
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,6 +18,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 S = TypeVar("S", bound=str)
+MOST_DRAWS = 1_000_000
+"""Limit of the number of random draws: more take hours, and change no digit that is shown."""
+LARGEST_SEED = 2**32 - 1
+"""The largest seed of training: that of NumPy's older generator."""
 
 
 class InputError(ValueError):
@@ -57,12 +63,28 @@ def one_of(name: str, value: S, choices: Iterable[str]) -> S:
 
 def number(name: str, value: float, *, low: float = -math.inf, high: float = math.inf, open_low: bool = False) -> float:
     """``value`` if it is a finite number in ``[low, high]`` (``(low, high]`` with ``open_low``)."""
-    bad = isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value)
+    bad = isinstance(value, bool) or not isinstance(value, (int, float)) or not _is_finite(value)
     if bad or value < low or value > high or (open_low and value == low):
         left = "(" if open_low or low == -math.inf else "["
         right = ")" if high == math.inf else "]"
-        raise InputError(f"{name} must be a finite number in {left}{low:g}, {high:g}{right}, got {value!r}")
+        raise InputError(f"{name} must be a finite number in {left}{low:g}, {high:g}{right}, got {shown(value)}")
     return value
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond the range of floats
+        return False
+
+
+def shown(value: object) -> str:
+    """``value`` in an error message: short, and without failing on whole numbers with thousands of digits."""
+    try:
+        text = repr(value)
+    except ValueError:
+        text = f"a whole number with more than {sys.get_int_max_str_digits():,} digits"
+    return text if len(text) <= 80 else f"{text[:80]}…"
 
 
 def float_matrix(
@@ -138,15 +160,17 @@ def probabilities(name: str, matrix: NDArray[np.floating[Any]], *, tolerance: fl
 def fraction(name: str, value: float) -> float:
     """``value`` if it lies strictly between 0 and 1."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1:
-        raise InputError(f"{name} must be a number between 0 and 1 (both excluded), got {value!r}")
+        raise InputError(f"{name} must be a number between 0 and 1 (both excluded), got {shown(value)}")
     return value
 
 
-def whole(name: str, value: int, *, low: int) -> int:
-    """``value`` if it is a whole number >= ``low``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
-        raise InputError(f"{name} must be a whole number >= {low}, got {value!r}")
-    return value
+def whole(name: str, value: int, *, low: int, high: int | None = None) -> int:
+    """``value`` if it is a whole number >= ``low`` (and <= ``high``)."""
+    bad = isinstance(value, bool) or not isinstance(value, numbers.Integral)
+    if bad or value < low or (high is not None and value > high):
+        limit = f">= {low}" if high is None else f"from {low} to {high:,}"
+        raise InputError(f"{name} must be a whole number {limit}, got {shown(value)}")
+    return int(value)
 
 
 def as_numpy(value: Any, name: str = "the argument") -> NDArray[Any]:
@@ -168,7 +192,9 @@ def label_vector(name: str, value: Any) -> NDArray[Any]:
 
     labels = as_numpy(value, name)
     if labels.ndim != 1:
-        hint = "; for one-hot labels pass their argmax(axis=1)" if labels.ndim == 2 else ""
+        hint = ""
+        if labels.ndim == 2:
+            hint = "; for one-hot labels pass their argmax(axis=1), for multi-label data use classgap.audit_labels"
         raise InputError(f"{name} must be a vector of labels, got shape {labels.shape}{hint}")
     if len(labels) == 0:
         raise InputError(f"{name} is empty; there is nothing to audit")

@@ -33,7 +33,7 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from classgap.checks import InputError, did_you_mean
+from classgap.checks import InputError, did_you_mean, shown
 from classgap.scripts import load_script
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Method:
         parameters = inspect.signature(self.cls).parameters
         return {k: p.default for k, p in parameters.items() if k not in shared and p.default is not p.empty}
 
-    def build(self, **params: Any) -> Any:
+    def build(self, /, **params: Any) -> Any:
         """The method with these parameters; an unknown one is an error that names the near ones."""
         parameters = inspect.signature(self.cls).parameters
         further = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
@@ -297,6 +297,8 @@ def methods(kind: Kind) -> tuple[Method, ...]:
 
 def get(kind: Kind, name: str) -> Method:
     """The method called ``name``."""
+    if not isinstance(name, str):
+        raise InputError(f"the name of a {kind} must be text, got {shown(name)}")
     _load(kind)
     if (kind, name) not in _METHODS and name in (offered := _entry_points(kind)):
         _load_entry_point(kind, offered[name])

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from classgap.batchstats.collectives import rank_and_world
-from classgap.checks import InputError, number
+from classgap.checks import InputError, whole
 from classgap.registry import Int, method
 
 
@@ -124,7 +124,7 @@ def error_repeats(wrong: Tensor, factor: int) -> Tensor:
 
     Reference: Liu et al., *Just train twice*, ICML 2021, arXiv:2107.09044.
     """
-    factor = int(number("factor", factor, low=0))
+    factor = whole("factor", factor, low=0)
     return 1 + factor * wrong.long()
 
 
@@ -145,7 +145,7 @@ class LabelSampler(EpochSampler):
         labels = torch.as_tensor(self.labels).cpu()
         if labels.dim() != 1 or labels.is_floating_point() or not len(labels):
             raise InputError(f"labels must be one class index for each sample, got shape {tuple(labels.shape)}")
-        self.start_epoch = int(number("start_epoch", self.start_epoch, low=0))
+        self.start_epoch = whole("start_epoch", self.start_epoch, low=0)
         self.num_samples = len(labels)
         self.members = torch.argsort(labels, stable=True)
         self.counts: Tensor = torch.unique(labels, return_counts=True)[1]
@@ -262,7 +262,7 @@ class ProgressiveSampler(_ProbabilitySampler):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.epochs = int(number("epochs", self.epochs, low=1))
+        self.epochs = whole("epochs", self.epochs, low=1)
 
     def class_probabilities(self, epoch: int) -> Tensor:
         balance = min(1.0, epoch / self.epochs)
@@ -296,7 +296,7 @@ class ClassAwareSampler(LabelSampler):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.samples = int(number("samples", self.samples, low=1))
+        self.samples = whole("samples", self.samples, low=1)
 
     def resampled_length(self) -> int:
         return int(self.counts.max()) * len(self.counts)
@@ -338,8 +338,8 @@ class PByQSampler(LabelSampler):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.classes = int(number("classes", self.classes, low=1))
-        self.samples = int(number("samples", self.samples, low=1))
+        self.classes = whole("classes", self.classes, low=1)
+        self.samples = whole("samples", self.samples, low=1)
         if self.classes > len(self.counts):
             raise InputError(f"classes must be at most {len(self.counts)}, the classes in the data, got {self.classes}")
         self.block = self.classes * self.samples

@@ -2,12 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import sys
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-from classgap.checks import InputError
+from classgap.checks import InputError, printable
+
+
+@contextlib.contextmanager
+def explained(path: str | Path, what: str) -> Iterator[None]:
+    """Turn an error in the user's file into one sentence that names its line."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:
+        file = Path(path).resolve()
+        number, line = _place(error, file)
+        where = "" if number is None else f" in line {number}" + (f" ({line.strip()})" if line and line.strip() else "")
+        reason = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise InputError(f"{what} {path} failed{where}: {type(error).__name__}: {printable(reason)}") from error
+
+
+def _place(error: BaseException, file: Path) -> tuple[int | None, str | None]:
+    """Number and text of the line of ``file`` where the error arose."""
+    if isinstance(error, SyntaxError) and error.filename is not None and Path(error.filename) == file:
+        return error.lineno, error.text
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == file]
+    return (frames[-1].lineno, frames[-1].line) if frames else (None, None)
 
 
 def load_script(path: str | Path, what: str, name: str) -> ModuleType:
@@ -25,7 +51,8 @@ def load_script(path: str | Path, what: str, name: str) -> ModuleType:
     before = sys.modules.get(name)
     sys.modules[name] = module  # as for any import: dataclasses look their module up
     try:
-        spec.loader.exec_module(module)
+        with explained(path, what):
+            spec.loader.exec_module(module)
     except BaseException:
         if before is None:
             del sys.modules[name]

@@ -20,6 +20,7 @@ from classgap.cli.new_method import new_method
 from classgap.cli.predict import predict
 from classgap.cli.probe import probe
 from classgap.cli.train import train
+from classgap.cli.tune import tune
 
 app = typer.Typer(
     name="classgap",
@@ -56,6 +57,7 @@ app.command()(probe)
 app.command()(export)
 
 
+app.command()(tune)
 app.command()(bench)
 app.add_typer(data_app, name="data")
 app.command()(methods)

@@ -27,6 +27,7 @@ def audit(
     id: options.Id = None,
     path: options.PathColumn = None,
     text: options.Text = None,
+    mislabelled_below: options.MislabelledBelow = 0.1,
     by: options.By = None,
     sample_weight: options.SampleWeight = None,
     count: options.Count = None,
@@ -58,6 +59,8 @@ def audit(
     \b
     classgap audit predictions.csv
     classgap audit logits.npz --out report
+    classgap audit test.csv --id file --path file --out report
+    classgap audit reviews.parquet --text body --out report
     classgap audit parts/ --true label --pred top1
     classgap audit test.csv --scores score_ --names classes.txt
     classgap audit binary.csv --scores prob --threshold 0.3
@@ -92,4 +95,4 @@ def audit(
             labels = Columns(true, pred, scores, features)
             baseline = audit_predictions(Predictions.read(reference, labels, class_names=class_names).labels_only())
         report = audit_predictions(found, confidence=confidence, seed=seed, reference=baseline)
-    finish(report, out=out, as_json=as_json, fail_if=fail_if or [], source=title(parts))
+    finish(report, out=out, as_json=as_json, fail_if=fail_if or [], source=title(parts), below=mislabelled_below)

@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 
 
 def bench(
-    suite: Annotated[str, typer.Argument(help="Python file with suite() -> Suite, or the built-in suite 'smoke'.")],
+    suite: Annotated[
+        str,
+        typer.Argument(
+            help="Python file with suite() -> Suite, tables of a paper (mr2, mr2_large, elm, …), a recipe, or smoke."
+        ),
+    ],
     only: Annotated[
         list[str] | None,
         typer.Option(metavar="TASK/VARIANT", help="Run and show only these jobs; may be a pattern. Repeatable."),
@@ -25,9 +30,25 @@ def bench(
     seeds: Annotated[
         str | None, typer.Option(metavar="0:5", help="Seeds to use instead of those of the suite: a range or a list.")
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Number of worker processes.")] = 1,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Change a setting of all runs, e.g. data.root=/data. Repeatable."
+        ),
+    ] = None,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="Two epochs of every run on small stand-ins of the data: does everything work?"),
+    ] = False,
+    workers: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Number of worker processes; 0 for one per processor core, or one where there is a GPU."
+        ),
+    ] = 0,
     threads: Annotated[
-        int, typer.Option(min=0, help="Threads per worker; 0 divides the processors among the workers.")
+        int,
+        typer.Option(min=0, help="Threads per worker; 0 for OMP_NUM_THREADS, else an equal share of the processors."),
     ] = 0,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder of the jobs; by default runs/bench/SUITE.")
@@ -67,7 +88,9 @@ def bench(
     classgap bench my_suite.py --only "mlp/*" --only "*/cross_entropy"
     classgap bench my_suite.py --tables-only --rule val_hard --format tex
     classgap bench my_suite.py --results mine.jsonl --results theirs.jsonl
-    classgap bench benchmarks/papers/mr2.py --tables-only   # published results
+    classgap bench mr2 --tables-only              # published results
+    classgap bench elm_imagenet_lt --set data.root=/data
+    classgap bench dbm_large --quick --only "ImageNet-LT, ResNet-50/*"
 
     A suite is a few lines of Python:
 
@@ -96,7 +119,15 @@ def bench(
     screen = Console(stderr=True, highlight=False)
     with screen.status("reading the suite"):
         chosen = None if seeds is None else parse_seeds(seeds)
-        planned = plan(suite, seeds=chosen, only=only or (), out=out, results=results or ())
+        planned = plan(
+            suite,
+            seeds=chosen,
+            only=only or (),
+            settings=settings or (),
+            quick=quick,
+            out=out,
+            results=results or (),
+        )
         if not (list_jobs or tables_only):
             planned.collect()
         found = planned.report()
@@ -123,6 +154,7 @@ def _run(planned: Plan, found: BenchReport, workers: int, threads: int, screen: 
     from rich.text import Text
 
     from classgap.cli.bench_progress import BenchProgress
+    from classgap.suites.pool import team_size
     from classgap.training.precision import set_up_precision
 
     suite, missing = planned.suite, found.missing
@@ -137,6 +169,7 @@ def _run(planned: Plan, found: BenchReport, workers: int, threads: int, screen: 
     screen.print(f"{suite.name}: {counted} to run in {planned.folder} → {planned.results[0]}", soft_wrap=True)
     by_key = {job.key: job for job in missing}
     try:
+        workers, threads = team_size(len(missing), workers, threads)
         with BenchProgress(screen, by_key, list(found.results.values()), workers) as progress:
             failed = planned.run(missing, workers=workers, threads=threads, tell=progress.tell)
     except KeyboardInterrupt:

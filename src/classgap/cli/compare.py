@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 from typing import Annotated
 
 import typer
@@ -21,6 +21,14 @@ def compare(
     pred: options.Pred = None,
     scores: options.Scores = None,
     id: options.Id = None,
+    common: Annotated[
+        bool,
+        typer.Option(
+            "--common",
+            help="Compare only the samples that all files have, matched by --id, instead of refusing different samples.",
+            rich_help_panel="Measurement",
+        ),
+    ] = False,
     names: options.Names = None,
     confidence: options.Confidence = 0.95,
     seed: options.Seed = 0,
@@ -54,6 +62,7 @@ def compare(
             runs(after),
             columns=Columns(true=true, pred=pred, scores=scores, id=id),
             class_names=None if names is None else read_names(names),
+            common=common,
             confidence=confidence,
             seed=seed,
         )
@@ -62,7 +71,7 @@ def compare(
 
 def runs(side: str) -> list[str]:
     """The files of one side: paths, addresses and file patterns, separated by commas."""
-    if Path(side).exists():
+    if os.path.exists(side):  # unlike Path.exists, no error for names that are too long
         return [side]
     found = [file for part in side.split(",") if part.strip() for file in matching(part.strip())]
     if not found:

@@ -23,6 +23,10 @@ def sentence_for(error: BaseException) -> str | None:
         return _clean(f"{place}{error.strerror or error}")
     if isinstance(error, MemoryError):
         return "there is not enough memory" + (f" ({_clean(str(error))})" if str(error) else "")
+    if isinstance(error, RuntimeError) and (
+        "allocate memory" in str(error) or "out of memory" in str(error)
+    ):  # of torch
+        return f"there is not enough memory for this model and batch ({_clean(str(error).splitlines()[0])})"
     if isinstance(error, ModuleNotFoundError):
         extra = _EXTRAS.get((error.name or "").partition(".")[0])
         return None if extra is None else f"this needs {error.name}: pip install 'classgap[{extra}]'"

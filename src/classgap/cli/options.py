@@ -90,6 +90,15 @@ PathColumn = Annotated[
         rich_help_panel=_WHAT,
     ),
 ]
+MislabelledBelow = Annotated[
+    float,
+    typer.Option(
+        metavar="SHARE",
+        help="List a label as probably wrong if the model gives it at most this share of the mean probability for its class. A "
+        "larger share lists more of the wrong labels, but also more correct ones. Needs scores of held-out data.",
+        rich_help_panel=_RUN,
+    ),
+]
 Text = Annotated[
     str | None,
     typer.Option(
@@ -168,7 +177,10 @@ FailIf = Annotated[
 Out = Annotated[
     Path | None,
     typer.Option(
-        metavar="DIR", help="Folder for report.html, report.md, report.json and figures/.", rich_help_panel=_OUT
+        metavar="DIR",
+        help="Folder for report.html, report.md, report.json and figures/; of an audit also mistakes.csv (with --id, --path, "
+        "--text or scores) and mislabelled.csv (with scores).",
+        rich_help_panel=_OUT,
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON and nothing else.", rich_help_panel=_OUT)]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from classgap.predictions import Progress
 
 _WORST_SHOWN = 10
+_PAIRS_SHOWN = 5
 
 
 def console() -> Console:
@@ -103,20 +104,27 @@ def print_comparison(comparison: Comparison, out: Console) -> None:
     ):
         if len(records):
             out.print(_changed_table(f"{title} ({len(records)})", records, comparison.confidence))
+    _print_confusions(comparison, out)
     _print_notes(comparison.notes, out)
 
 
 def finish(
-    result: AuditReport | Comparison, *, out: Path | None, as_json: bool, fail_if: Sequence[str], source: str
+    result: AuditReport | Comparison,
+    *,
+    out: Path | None,
+    as_json: bool,
+    fail_if: Sequence[str],
+    source: str,
+    below: float = 0.1,
 ) -> None:
-    """Print or write the result, then check the --fail-if conditions."""
+    """Print or write the result, then check the --fail-if conditions; ``below`` is the limit of suspected labels."""
     from classgap.measure.comparison import Comparison
     from classgap.measure.render.folder import write_report
 
     screen = console()
     if out is not None:
         with working("writing the report"):
-            write_report(result, out, source)
+            write_report(result, out, source, below=below)
     if as_json:
         typer.echo(json.dumps(result.to_dict(), indent=2))
     elif isinstance(result, Comparison):
@@ -125,6 +133,9 @@ def finish(
         print_audit(result, screen)
     if out is not None and not as_json:
         screen.print(f"\nReport: {out / 'report.html'}", soft_wrap=True)
+        for name, what in (("mistakes.csv", "All mistakes"), ("mislabelled.csv", "Labels to check")):
+            if (out / name).exists():
+                screen.print(f"{what}: {out / name}", soft_wrap=True)
     apply_conditions(result, fail_if)
 
 
@@ -253,6 +264,22 @@ def _changed_table(title: str, records: Any, confidence: float) -> Table:
         table.add_row(Text(str(row["name"])), f"{row['support']:,}", percent(row["before"]), percent(row["after"]),
                       points(row["delta"]), interval, f"{row['q_value']:.2g}")  # fmt: skip
     return table
+
+
+def _print_confusions(comparison: Comparison, out: Console) -> None:
+    """The confusions that changed most, as numbers of samples."""
+    from rich.text import Text
+
+    pairs = comparison.confusions(_PAIRS_SHOWN).rows(named=True)
+    if not any(pair["change"] for pair in pairs):
+        return
+    table = _table(
+        "true", "predicted", "before", "after", "change", title="Confusions that changed most (samples, not tested)"
+    )
+    for pair in pairs:
+        numbers = (f"{pair['before']:,.10g}", f"{pair['after']:,.10g}", f"{pair['change']:+,.10g}")
+        table.add_row(Text(pair["true"]), Text(pair["predicted"]), *numbers)
+    out.print(table)
 
 
 def _print_notes(notes: Sequence[str], out: Console) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from classgap.checks import InputError
 
 def matching(path: str) -> list[str]:
     """An existing path or an address as it is; otherwise the files that match the pattern, sorted."""
-    if Path(path).exists() or "://" in path or glob.escape(path) == path:
+    if os.path.exists(path) or "://" in path or glob.escape(path) == path:
         return [path]
     found = sorted(glob.glob(path, recursive=True))
     if not found:

@@ -24,7 +24,9 @@ def train(
     context: typer.Context,
     recipe: Annotated[
         str | None,
-        typer.Argument(help="Python file with config(quick=False) -> TrainConfig, or the name of a file in recipes/."),
+        typer.Argument(
+            help="Recipe: a name such as mr2_cifar100, or a Python file with config(quick=False) -> TrainConfig."
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -36,7 +38,9 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run in this folder from its last checkpoint.")
     ] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Short test run: two epochs on few samples.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Short test run: two epochs on few samples or a stand-in.")
+    ] = False,
     devices: Annotated[
         str | None,
         typer.Option(

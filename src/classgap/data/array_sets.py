@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import pickle
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,13 @@ import numpy as np
 
 from classgap.checks import InputError
 from classgap.data.items import Array, FileOptions, Source
+from classgap.predictions.archives import read_npz
+from classgap.predictions.labels import check_names, names_of
 
 CIFAR_PIXELS = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 FASHION_FOLDERS = ("FashionMNIST/raw", "/usr/share/datasets/fashion-mnist")  # the latter by Debian's package
 FASHION_CLASSES = "T-shirt/top,Trouser,Pullover,Dress,Coat,Sandal,Shirt,Sneaker,Bag,Ankle boot"
+_MOST_CLASSES = 1_000_000
 _NPZ_ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 
@@ -33,6 +35,17 @@ def digits(root: Path, options: FileOptions) -> Source:
     train = np.setdiff1d(np.arange(len(labels)), test)
     names = tuple(str(k) for k in range(10))
     return _images("digits", images[train], labels[train], images[test], labels[test], names)
+
+
+def two_moons(root: Path, options: FileOptions) -> Source:
+    """Points in the plane: 380 of one moon and 20 of the other, tested on 1000 of each; drawn with a fixed seed."""
+    from sklearn.datasets import make_moons
+
+    train, test = (
+        make_moons(counts, noise=0.12, random_state=seed) for counts, seed in (((380, 20), 3), ((1000, 1000), 4))
+    )
+    x_train, x_test = (points.astype(np.float32) for points, _ in (train, test))
+    return Source("two_moons", x_train, _ints(train[1]), x_test, _ints(test[1]), ("head", "tail"))
 
 
 # --- the IDX files of MNIST -------------------------------------------------------------------------------------------
@@ -57,6 +70,11 @@ def _idx_set(name: str, folder: Path, class_names: tuple[str, ...], augment: tup
     ]
     x_train, y_train, x_test, y_test = arrays
     for part, x, y in (("train", x_train, y_train), ("t10k", x_test, y_test)):
+        if x.ndim != 3 or y.ndim != 1 or (len(y) and y.max() >= len(class_names)):
+            raise InputError(
+                f"{folder}: the {part} files must hold images, and labels from 0 to {len(class_names) - 1}, got shapes {x.shape} "
+                f"and {y.shape}; {_again(name)}"
+            )
         if len(x) != len(y):
             raise InputError(f"{folder}: the {part} files have {len(x)} images, but {len(y)} labels; {_again(name)}")
     return _images(name, x_train[:, None], y_train, x_test[:, None], y_test, class_names, augment=augment)
@@ -70,6 +88,8 @@ def _read_idx(name: str, folder: Path, file: str) -> Array:
     try:
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         rank = raw[3]
+        if raw[2] != 8:
+            raise ValueError(f"type {raw[2]}, not bytes")
         shape = np.frombuffer(raw, ">u4", count=rank, offset=4)
         # A copy: torch wants arrays that can be written.
         return np.frombuffer(bytearray(raw), np.uint8, offset=4 + 4 * rank).reshape(shape)
@@ -146,13 +166,7 @@ def _unpickle(name: str, path: Path) -> Any:
 
 def npz_source(name: str, path: Path) -> Source:
     """A user's arrays: ``x_train``, ``y_train``, ``x_test``, ``y_test`` and optionally ``class_names``."""
-    try:
-        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as archive:
-            arrays = {key: archive[key] for key in archive.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(
-            f"{path} cannot be read as a NumPy archive without pickles ({error}); was it cut off?"
-        ) from error
+    arrays = read_npz(path)
     missing = [key for key in _NPZ_ARRAYS if key not in arrays]
     if missing:
         raise InputError(
@@ -165,27 +179,35 @@ def npz_source(name: str, path: Path) -> Source:
     if x_train.shape[1:] != x_test.shape[1:]:
         raise InputError(f"{path}: x_train holds samples of {x_train.shape[1:]}, x_test of {x_test.shape[1:]}")
     classes = int(max(y_train.max(), y_test.max())) + 1
-    names = tuple(str(n) for n in arrays.get("class_names", np.arange(classes)))
+    given = names_of(arrays["class_names"], f"{path}: class_names") if "class_names" in arrays else range(classes)
+    names = tuple(check_names([str(name) for name in given]))
     if len(names) < classes:
         raise InputError(f"{path}: class_names has {len(names)} entries but labels go up to {classes - 1}")
     if x_train.ndim == 2:
-        vectors = [x.astype(np.float32) for x in (x_train, x_test)]
+        with np.errstate(over="ignore"):
+            vectors = [x.astype(np.float32) for x in (x_train, x_test)]
+        if not all(np.isfinite(x).all() for x in vectors):
+            raise InputError(f"{path}: x_train and x_test must fit into float32, but some values are beyond 3e38")
         return Source(name, vectors[0], _ints(y_train), vectors[1], _ints(y_test), names)
     planes = [x[:, None] if x.ndim == 3 else x.transpose(0, 3, 1, 2) for x in (x_train, x_test)]
     return _images(name, planes[0], y_train, planes[1], y_test, names)
 
 
 def _check_pair(path: Path, part: str, x: Array, y: Array) -> None:
-    if x.ndim not in (2, 3, 4) or (x.ndim > 2 and x.dtype != np.uint8):
+    vectors = x.ndim == 2 and x.dtype.kind in "biuf"
+    if not (vectors or (x.ndim in (3, 4) and x.dtype == np.uint8)) or 0 in x.shape[1:]:
         raise InputError(
             f"{path}: x_{part} must be images uint8 (N, H, W[, C]) or vectors (N, d), got {x.dtype} of shape {x.shape}"
         )
-    if x.ndim == 2 and not np.isfinite(x).all():
+    if vectors and not np.isfinite(x).all():
         raise InputError(f"{path}: x_{part} holds nan or infinite values; drop or repair those rows")
     if y.ndim != 1 or len(y) != len(x) or len(y) == 0:
         raise InputError(f"{path}: y_{part} must hold one label for each of the {len(x)} samples, got shape {y.shape}")
-    if not np.issubdtype(y.dtype, np.integer) or y.min() < 0:
-        raise InputError(f"{path}: y_{part} must hold class indices from 0, got {y.dtype} with minimum {y.min()}")
+    if y.dtype.kind not in "iu" or y.min() < 0:
+        least = f" with minimum {y.min()}" if y.dtype.kind in "iuf" else ""
+        raise InputError(f"{path}: y_{part} must hold class indices from 0, got {y.dtype}{least}")
+    if y.max() >= _MOST_CLASSES:
+        raise InputError(f"{path}: y_{part} must hold class indices below {_MOST_CLASSES:,}, got {y.max():,}")
 
 
 def _images(

@@ -121,6 +121,9 @@ def resized_crop(images: Tensor, uniform: Tensor, crop_scale: float = 0.08) -> T
     measured here.
     Pitfalls: image files are decoded anew in every epoch, however small the set. A part may not show the subject at all; where
     the size tells the class, it takes that away.
+
+    Args:
+        crop_scale: Smallest share of the area, ``data.crop_scale``.
     """
     from torchvision.transforms import v2
 

@@ -133,6 +133,7 @@ def _inside(folder: str, *files: str) -> tuple[str, ...]:
 
 SOURCES: dict[str, KnownSet] = {
     "digits": KnownSet("handwritten digits 8×8, part of scikit-learn", array_sets.digits, (797, 0, 1000), 10),
+    "two_moons": KnownSet("points in the plane, one class is rare", array_sets.two_moons, (400, 0, 2000), 2),
     "mnist": KnownSet(
         "handwritten digits 28×28",
         array_sets.mnist,

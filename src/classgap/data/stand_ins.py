@@ -19,7 +19,7 @@ from classgap.data.items import Array
 from classgap.data.splits import profile_counts
 
 _SIZE = 48  # pixels of an image in a file
-_COUNTS = {"train": 40, "val": 8, "test": 12}
+_COUNTS = {"train": 20, "val": 5, "test": 6}
 _WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 _FORMAT = 1  # of the stand-ins; a change writes them anew
 

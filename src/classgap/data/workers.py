@@ -16,10 +16,14 @@ _AHEAD = 2  # finished results that each worker may keep waiting
 _MOST = 8
 
 
+def processor_cores() -> int:
+    """Processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def default_workers(processes: int = 1) -> int:
     """Worker processes for each of the training ``processes`` of this machine: one per processor core, at most 8 each."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(_MOST, cores // max(1, processes)))
+    return max(1, min(_MOST, processor_cores() // max(1, processes)))
 
 
 def in_order(make: Callable[[int], T], steps: Sequence[int], workers: int) -> Iterator[T]:

@@ -23,6 +23,7 @@ from classgap.losses.tensor_checks import (
     check_finite,
     check_logits,
     check_target,
+    check_tensors,
 )
 from classgap.registry import Method
 
@@ -89,7 +90,7 @@ class ClassLoss(nn.Module):
         self.num_classes = num_classes
         self.last: dict[str, Tensor] = {}
         self._frozen = self._alone = False
-        counts = None if class_counts is None else check_counts(torch.as_tensor(class_counts), num_classes)
+        counts = None if class_counts is None else check_counts(class_counts, num_classes)
         if counts is None and "class_counts" in self.needs:
             raise InputError(f"{self.name} needs class_counts, the number of training samples of each class")
         self.register_buffer("class_counts", None if counts is None else counts.float(), persistent=False)
@@ -184,6 +185,9 @@ class ClassLoss(nn.Module):
             index: :math:`(N,)` position of each sample in the training set.
             epoch: 0-based epoch.
         """
+        if logits is None or target is None:
+            raise InputError(f"{self.name} needs logits and target, got None")
+        check_tensors(logits=logits, target=target, features=features, index=index)
         return self.loss(LossBatch(logits, target, features, index, epoch))
 
     def loss(self, batch: LossBatch) -> Tensor:

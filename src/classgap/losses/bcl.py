@@ -8,7 +8,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from classgap.checks import InputError, number
+from classgap.checks import InputError, number, whole
 from classgap.losses.batch import LossBatch
 from classgap.losses.options import LossOptions
 from classgap.losses.partners import gathered
@@ -137,11 +137,9 @@ class BCLLoss(WrapperLoss):
         super().__init__(num_classes, base=base, base_params=base_params, class_counts=class_counts, **options)
         self.alpha, self.beta = number("alpha", alpha, low=0.0), number("beta", beta, low=0.0)
         self.temperature = number("temperature", temperature, low=0.0, open_low=True)
-        self.views = int(number("views", views, low=1))
+        self.views = whole("views", views, low=1)
         self.num_features = check_num_features(num_features, self.name)
-        hidden = (
-            max(_LEAST_HIDDEN, num_features) if hidden_dim is None else int(number("hidden_dim", hidden_dim, low=1))
-        )
+        hidden = max(_LEAST_HIDDEN, num_features) if hidden_dim is None else whole("hidden_dim", hidden_dim, low=1)
         self.projection = BatchNormProjection(num_features, hidden, projection_dim)
         self.prototype_projection = BatchNormProjection(num_features, hidden, projection_dim)
         self._head: ModuleReference | None = None

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from classgap.batchstats import all_reduce_sum
-from classgap.checks import number
+from classgap.checks import number, whole
 from classgap.losses.base import ClassLoss, TrainingPass
 from classgap.losses.batch import LossBatch
 from classgap.losses.options import UnweightedOptions
@@ -90,7 +90,7 @@ class ConfusionalSpectralLoss(ClassLoss):
         super().__init__(num_classes, class_counts=class_counts, **options)
         self.weight = number("weight", weight, low=0.0, high=1.0)
         self.slack = number("slack", slack, low=0.0)
-        self.warmup = int(number("warmup", warmup, low=0))
+        self.warmup = whole("warmup", warmup, low=0)
         check_state_size(num_classes**2, f"a weight for each pair of {num_classes} classes", self.name)
         self.register_buffer("pair_weight", torch.ones(num_classes, num_classes))
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from classgap.batchstats import gather_rows
-from classgap.checks import InputError, number
+from classgap.checks import InputError, number, whole
 from classgap.heads import CosineHead
 from classgap.losses.batch import LossBatch
 from classgap.losses.cross_entropy import mean_cross_entropy
@@ -182,8 +182,8 @@ class GMLLoss(WrapperLoss):
         super().__init__(num_classes, base=base, base_params=base_params, class_counts=class_counts, **options)
         self.alpha, self.beta = number("alpha", alpha, low=0.0), number("beta", beta, low=0.0)
         self.scale = number("scale", scale, low=0.0, open_low=True)
-        least = int(number("least", least, low=1))
-        slots = int(number("slots", slots, low=1))
+        least = whole("least", least, low=1)
+        slots = whole("slots", slots, low=1)
         if slots < least * num_classes:
             raise InputError(
                 f"slots must be at least least × num_classes = {least * num_classes}, got {slots}; raise slots or lower least"

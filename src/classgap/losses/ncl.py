@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from classgap.checks import number, one_of
+from classgap.checks import number, one_of, whole
 from classgap.losses.batch import LossBatch
 from classgap.losses.options import LossOptions
 from classgap.losses.wrapper import WrapperLoss
@@ -113,7 +113,7 @@ class NCLLoss(WrapperLoss):
         self.hard_share = number("hard_share", hard_share, low=0.0, high=1.0, open_low=True)
         one_of("hard_form", hard_form, get_args(HardForm))
         self.hard_form: HardForm = hard_form
-        self.experts = int(number("experts", experts, low=1))
+        self.experts = whole("experts", experts, low=1)
         self.hard_size = min(num_classes, max(2, math.ceil(self.hard_share * num_classes)))
 
     def compute(self, batch: LossBatch) -> Tensor:

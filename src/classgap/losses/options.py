@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from classgap.checks import InputError
+from classgap.checks import InputError, shown
 from classgap.losses.batch import LossBatch
 
 Reduction = Literal["mean", "sum", "none"]
@@ -48,7 +48,10 @@ def reduce(values: Tensor, reduction: Reduction) -> Tensor:
 
 def check_weight(weight: Sequence[float] | Tensor, num_classes: int) -> Tensor:
     """``(K,)`` class weights: finite, none negative, not all of them 0."""
-    values = torch.as_tensor(weight, dtype=torch.float32)
+    try:
+        values = torch.as_tensor(weight, dtype=torch.float32)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise InputError(f"weight must be {num_classes} numbers, got {shown(weight)} ({error})") from None
     if tuple(values.shape) != (num_classes,):
         raise InputError(f"weight must have {num_classes} entries, one for each class, got {tuple(values.shape)}")
     if not bool(torch.isfinite(values).all()) or bool((values < 0).any()) or not bool(values.any()):

@@ -8,7 +8,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from classgap.checks import number
+from classgap.checks import number, whole
 from classgap.losses.base import ClassLoss
 from classgap.losses.batch import LossBatch
 from classgap.losses.cross_entropy import mean_cross_entropy
@@ -125,7 +125,7 @@ class RangeLoss(ClassLoss):
         super().__init__(num_classes, class_counts=class_counts, **options)
         self.alpha, self.beta = number("alpha", alpha, low=0.0), number("beta", beta, low=0.0)
         self.margin = number("margin", margin, low=0.0)
-        self.k = int(number("k", k, low=1))
+        self.k = whole("k", k, low=1)
 
     def compute(self, batch: LossBatch) -> Tensor:
         assert batch.features is not None  # declared in needs

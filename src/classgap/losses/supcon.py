@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from classgap.checks import number
+from classgap.checks import number, whole
 from classgap.losses.base import ClassLoss
 from classgap.losses.batch import LossBatch
 from classgap.losses.cross_entropy import mean_cross_entropy
@@ -97,7 +97,7 @@ class SupConLoss(ClassLoss):
         super().__init__(num_classes, class_counts=class_counts, **options)
         self.weight, self.ce_weight = number("weight", weight, low=0.0), number("ce_weight", ce_weight, low=0.0)
         self.temperature = number("temperature", temperature, low=0.0, open_low=True)
-        self.views = int(number("views", views, low=1))
+        self.views = whole("views", views, low=1)
         self.projection = mlp_projection(check_num_features(num_features, self.name), projection_dim)
 
     def compute(self, batch: LossBatch) -> Tensor:

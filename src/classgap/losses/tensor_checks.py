@@ -7,6 +7,7 @@ CPU and outside ``torch.compile``; on an accelerator the read would stall the de
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -19,6 +20,13 @@ _LARGEST_STATE = 10**9
 def values_are_cheap(tensor: Tensor) -> bool:
     """Whether reading the values costs almost nothing."""
     return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def check_tensors(**given: object) -> None:
+    """Refuse lists and NumPy arrays, which would fail later with a word about an attribute."""
+    for name, value in given.items():
+        if value is not None and not isinstance(value, Tensor):
+            raise InputError(f"{name} must be a tensor, got {type(value).__name__}; convert it with torch.as_tensor")
 
 
 def check_logits(logits: Tensor, num_classes: int) -> None:
@@ -119,9 +127,14 @@ def check_finite(features: Tensor, summary: Tensor) -> None:
             )
 
 
-def check_counts(class_counts: Tensor, num_classes: int) -> Tensor:
+def check_counts(class_counts: Tensor | Sequence[float], num_classes: int) -> Tensor:
     """Training counts as float64: ``(K,)``, positive."""
-    counts = torch.as_tensor(class_counts, dtype=torch.float64)
+    try:
+        counts = torch.as_tensor(class_counts, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise InputError(
+            f"class_counts must be {num_classes} numbers, got {type(class_counts).__name__} ({error})"
+        ) from None
     if tuple(counts.shape) != (num_classes,):
         raise InputError(f"class_counts must have {num_classes} entries, one for each class, got {tuple(counts.shape)}")
     if not bool(torch.isfinite(counts).all()) or bool((counts <= 0).any()):

@@ -6,14 +6,17 @@ from classgap.measure.audit_report import AuditReport, Estimate
 from classgap.measure.auditing import audit
 from classgap.measure.comparing import compare, compare_counts
 from classgap.measure.comparison import Change, Comparison, Verdict
+from classgap.measure.multi_label import MultiLabelReport, audit_labels
 
 __all__ = [
     "AuditReport",
     "Change",
     "Comparison",
     "Estimate",
+    "MultiLabelReport",
     "Verdict",
     "audit",
+    "audit_labels",
     "compare",
     "compare_counts",
 ]

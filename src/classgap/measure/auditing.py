@@ -10,16 +10,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from classgap import checks
-from classgap.arrays import Float64s, Ints, divide, row_blocks
-from classgap.measure.audit_report import AuditReport, Estimate, Homogeneity, MarginLevels
-from classgap.measure.diagnostics import bounds, calibration, geometry, margins, prediction_sets, ranking
-from classgap.measure.diagnostics import threshold as threshold_table
-from classgap.measure.diagnostics.causes import diagnosis
+from classgap.arrays import Float64s, Ints
+from classgap.measure import diagnosing
+from classgap.measure.audit_report import AuditReport, Estimate, Homogeneity
 from classgap.measure.render.plain import p_value, percent, structured
 from classgap.measure.statistics import groups
 from classgap.measure.statistics.estimating import Estimates, estimate_metrics, estimates
 from classgap.measure.statistics.groups import FREQUENCIES, THIRDS, Remainder
-from classgap.measure.statistics.intervals import mean_interval, wilson, z_value
+from classgap.measure.statistics.intervals import mean_interval, wilson
 from classgap.measure.statistics.metric_changes import SMALL
 from classgap.measure.statistics.noise import homogeneity
 from classgap.measure.statistics.slices import Slices
@@ -32,7 +30,10 @@ _WEIGHTED_NOTE = (
     "accuracies, precision, F1, groups, the gap and their intervals use the sample weights, at the effective number of samples "
     "of each class; confusions, causes, margins, calibration, curves and features do not use the weights"
 )
-_CURVES = 6  # curves of precision and recall in the page
+NOTHING_CORRECT = (
+    "No sample is predicted correctly: check that true and predicted labels use the same classes and that their rows belong "
+    "together."
+)
 Reference = AuditReport | Sequence[float] | NDArray[Any]
 
 
@@ -49,9 +50,11 @@ class _Options:
 
     def __post_init__(self) -> None:
         checks.fraction("confidence", self.confidence)
-        checks.whole("n_boot", self.n_boot, low=100)
+        checks.whole("n_boot", self.n_boot, low=100, high=checks.MOST_DRAWS)
         checks.whole("seed", self.seed, low=0)
         checks.one_of("remainder", self.remainder, ("first", "last"))
+        for name in ("few", "many"):
+            checks.number(name, getattr(self, name), low=0)
         if self.few > self.many:
             raise checks.InputError(f"few must not exceed many, got few={self.few} and many={self.many}")
 
@@ -164,7 +167,7 @@ def _assemble(predictions: Predictions, reference: Reference | None, options: _O
         found = with_values(found, measured, options.remainder)
     metrics = found.metrics
     test = Homogeneity(*homogeneity(measured.correct[present], measured.support[present], rng))
-    sections = _sections(samples, len(classes), options.confidence, options.seed)
+    sections = diagnosing.score_sections(samples, len(classes), options.confidence, options.seed)
     columns = _columns(confusion, measured, classes, group, train_counts, samples, options.confidence)
     for section in sections.values():
         if section is not None:
@@ -180,15 +183,15 @@ def _assemble(predictions: Predictions, reference: Reference | None, options: _O
         per_class=structured(columns),
         homogeneity=test,
         verdict=_verdict(metrics, test, options.confidence),
-        margin_levels=_margin_levels(group, confusion.support, sections, options.confidence),
-        diagnoses=_diagnoses(confusion, classes, group, samples, sections["geometry"], train_counts),
+        margin_levels=diagnosing.margin_levels(group, confusion.support, sections, options.confidence),
+        diagnoses=diagnosing.diagnoses(confusion, classes, group, samples, sections["geometry"], train_counts),
         samples=samples,
-        threshold=_threshold(samples, options.confidence),
+        threshold=diagnosing.threshold_of(samples, options.confidence),
         slices=_slices(predictions, options),
         notes=(
             *predictions.notes,
             *([_WEIGHTED_NOTE] if isinstance(measured, Weighted) else ()),
-            *_inverted(samples, sections["ranking"]),
+            *diagnosing.inverted(samples, sections["ranking"]),
             *_notes(confusion, classes),
             *getattr(sections["geometry"], "notes", ()),
         ),
@@ -268,69 +271,10 @@ def _columns(
     if isinstance(measured, Weighted):
         columns["effective_support"] = measured.size
     if samples is not None and samples.scores is not None and len(classes) > 5:
-        columns["top5"] = _top5(samples.scores, samples.y_true, confusion.support)
+        columns["top5"] = diagnosing.top5(samples.scores, samples.y_true, confusion.support)
     if train_counts is not None:
         columns["train_count"] = train_counts
     return columns
-
-
-def _top5(scores: NDArray[Any], y_true: Ints, support: Ints) -> Float64s:
-    """Share of each class whose true score is among the five highest; ties count as if resolved at random."""
-    hits = np.zeros(len(support))
-    for rows in row_blocks(len(y_true), scores.shape[1]):
-        block, labels = scores[rows], y_true[rows]
-        own = np.take_along_axis(block, labels[:, None], axis=1)
-        higher, equal = (block > own).sum(1), (block == own).sum(1)
-        hits += np.bincount(labels, weights=np.clip((5 - higher) / equal, 0, 1), minlength=len(support))
-    return divide(hits, support)
-
-
-def _sections(samples: Predictions | None, num_classes: int, confidence: float, seed: int) -> dict[str, Any]:
-    sections: dict[str, Any] = dict.fromkeys(
-        ("margins", "calibration", "ranking", "prediction_sets", "geometry", "bounds")
-    )
-    if samples is None:
-        return sections
-    if samples.scores is not None:
-        kind: Any = samples.scores_kind
-        probabilities = samples.scores if kind == "probabilities" else calibration.softmax(samples.scores)
-        sections["margins"] = margins.describe(samples.scores, samples.y_true, num_classes, kind=kind)
-        sections["calibration"] = calibration.describe(probabilities, samples.y_true)
-        rng = np.random.default_rng(seed)
-        sections["prediction_sets"] = prediction_sets.describe(
-            probabilities, samples.y_true, num_classes, confidence, rng
-        )
-        if samples.scores.size <= ranking.MAX_ENTRIES:
-            sections["ranking"] = ranking.describe(probabilities, samples.y_true, num_classes, confidence, _CURVES)
-    if samples.features is not None:
-        sections["geometry"] = geometry.describe(
-            samples.features,
-            samples.y_true,
-            num_classes,
-            weight=samples.weight,
-            bias=samples.bias,
-            margin_norms=samples.margin_norms,
-            logits=samples.scores if samples.scores_kind == "logits" else None,
-        )
-        if samples.weight is not None:
-            sections["bounds"] = bounds.describe(samples.features, samples.y_true, samples.weight, samples.bias)
-    return sections
-
-
-def _threshold(samples: Predictions | None, confidence: float) -> threshold_table.Threshold | None:
-    if samples is None or samples.scores is None or samples.num_classes != 2:
-        return None
-    positive = 1 if samples.positive is None else samples.positive
-    kind = str(samples.scores_kind)
-    return threshold_table.describe(
-        samples.scores,
-        kind,
-        samples.y_true,
-        samples.classes,
-        positive=positive,
-        used=samples.threshold,
-        confidence=confidence,
-    )
 
 
 def _slices(predictions: Predictions, options: _Options) -> Slices | None:
@@ -342,48 +286,11 @@ def _slices(predictions: Predictions, options: _Options) -> Slices | None:
     return describe_slices(counts, classes, confidence=confidence, draws=options.n_boot, rng=rng)
 
 
-def _margin_levels(group: Ints, support: Ints, sections: Mapping[str, Any], confidence: float) -> MarginLevels | None:
-    """Output margins of all classes and of each third, and the smallest angle of the head (MR² Table 4)."""
-    found: margins.Margins | None = sections["margins"]
-    head = None if sections["geometry"] is None else sections["geometry"].head
-    if found is None and head is None:
-        return None
-    output = {}
-    for name, member in {"average": group >= 0, **{third: group == i for i, third in enumerate(THIRDS)}}.items():
-        value = half = float("nan")
-        if found is not None and member.any():
-            variance = found.output.variance[member] / np.maximum(support[member] - 1, 1)
-            value = float(found.output.mean[member].mean())
-            half = z_value(confidence) * float(np.sqrt(variance.sum())) / int(member.sum())
-        output[name] = Estimate(value, float(np.maximum(value - half, -1.0)), float(np.minimum(value + half, 1.0)))
-    return MarginLevels(output, float("nan") if head is None else head.angles.margin)
-
-
-def _diagnoses(
-    confusion: Confusion,
-    classes: tuple[str, ...],
-    group: Ints,
-    samples: Predictions | None,
-    shape: geometry.Geometry | None,
-    train_counts: Ints | None,
-) -> tuple[diagnosis.Diagnosis, ...]:
-    hard = np.flatnonzero(group == 2)
-    hard = hard[np.argsort(confusion.accuracy[hard], kind="stable")]
-    return diagnosis.diagnose(
-        confusion.counts,
-        hard,
-        classes,
-        y_true=None if samples is None else samples.y_true,
-        scores=None if samples is None else samples.scores,
-        kind=None if samples is None else samples.scores_kind,
-        geometry=shape,
-        train_counts=train_counts,
-    )
-
-
 def _verdict(metrics: Mapping[str, Estimate], test: Homogeneity, confidence: float) -> str:
     gap, true_gap = metrics["gap"], metrics["gap_corrected"]
     chance = p_value(test.p_value)
+    if metrics["overall"].value == 0:
+        return NOTHING_CORRECT
     if test.method == "no variation to test":
         return "There is no gap: every class with samples has the same accuracy."
     if test.p_value < 1 - confidence:
@@ -397,17 +304,6 @@ def _verdict(metrics: Mapping[str, Estimate], test: Homogeneity, confidence: flo
         f"{percent(gap.value)}. A true gap from {percent(true_gap.low)} to {percent(true_gap.high)} is compatible with these "
         f"samples ({confidence:.0%} interval)."
     )
-
-
-def _inverted(samples: Predictions | None, found: ranking.Ranking | None) -> list[str]:
-    """A note if the one score of two classes ranks them the wrong way round."""
-    if samples is None or samples.positive is None or found is None or not found.auc_high[samples.positive] < 0.5:
-        return []
-    positive, other = samples.classes[samples.positive], samples.classes[1 - samples.positive]
-    return [
-        f"the score of {positive!r} is higher for samples of {other!r} (area under the ROC curve "
-        f"{found.auc[samples.positive]:.2f}); is it the score of {other!r}? then pass positive={other!r} (--positive {other})"
-    ]
 
 
 def _notes(confusion: Confusion, classes: tuple[str, ...]) -> list[str]:

@@ -37,6 +37,7 @@ def compare(
     *,
     columns: Columns | None = None,
     class_names: Sequence[str] | None = None,
+    common: bool = False,
     confidence: float | None = None,
     seed: int = 0,
     reference: ArrayLike | None = None,
@@ -51,6 +52,8 @@ def compare(
             of labels in files or in the same engine (polars ``LazyFrame``, DuckDB, PySpark, Dask) are joined and counted there.
         columns: Names of the columns or arrays in files and tables; those not given are found by their usual names.
         class_names: Names in class order, for files and tables.
+        common: Compare only the samples that all runs have, matched by ``columns.id``. By default runs on different samples are
+            refused.
         confidence: Confidence level of the intervals; by default that of the first audit. ``1 - confidence`` is the false
             discovery rate of the classes called significant.
         seed: Random seed.
@@ -68,13 +71,17 @@ def compare(
     options |= {"n_boot": n_boot, "remainder": remainder}
     given = several_runs(before), several_runs(after)
     columns = columns or Columns()
-    if len(given[0]) == len(given[1]) == 1 and all(isinstance(run, (str, Path)) or is_frame(run) for (run,) in given):
+    if (
+        not common
+        and len(given[0]) == len(given[1]) == 1
+        and all(isinstance(run, (str, Path)) or is_frame(run) for (run,) in given)
+    ):
         counted = count_two(given[0][0], given[1][0], columns, class_names=class_names)
         if counted is not None:
             reports = [audit(found, confidence=confidence or 0.95, seed=seed) for found in counted[:2]]
             return compare_counts(reports[0], reports[1], counted[2], **options)
     read = [[read_run(run, columns, class_names) for run in side] for side in given]
-    sides = audited_sides(read[0], read[1], confidence or 0.95, seed)
+    sides = audited_sides(read[0], read[1], confidence or 0.95, seed, common)
     classes = common_classes(sides[0] + sides[1])
     y_true, predictions = same_samples(sides[0] + sides[1], classes)
     split = len(sides[0])
@@ -126,7 +133,9 @@ def _assemble(
 ) -> Comparison:
     confidence = sides[0][0].confidence if confidence is None else checks.fraction("confidence", confidence)
     rng = np.random.default_rng(checks.whole("seed", seed, low=0))
-    metrics = _metrics(sides, cells, confidence, checks.whole("n_boot", n_boot, low=100), rng, remainder)
+    metrics = _metrics(
+        sides, cells, confidence, checks.whole("n_boot", n_boot, low=100, high=checks.MOST_DRAWS), rng, remainder
+    )
     ranking = divide(cells.class_sum(cells.before), cells.support)
     own_groups = groups.thirds(ranking, remainder)
     fixed = own_groups

@@ -106,6 +106,8 @@ def _bound(text: str, sign: str, bound: str) -> float | str:
 def check(result: AuditReport | Comparison, conditions: Sequence[str]) -> tuple[Outcome, ...]:
     """The outcome of every condition. The gate fails if one of them ``failed``; an undefined number fails too."""
     parsed = [parse(text) for text in conditions]
+    if isinstance(result, AuditReport) and result.overall.value == 0:
+        return tuple(Outcome(c.text, True, f"failed: {c.text!r} cannot be judged. {result.verdict}") for c in parsed)
     tree = result.to_dict() if parsed else {}
     return tuple(_judge(tree, condition) for condition in parsed)
 

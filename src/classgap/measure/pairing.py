@@ -45,11 +45,14 @@ def audited_sides(
     after: Sequence[AuditReport | Predictions],
     confidence: float,
     seed: int,
+    common: bool,
 ) -> tuple[tuple[AuditReport, ...], tuple[AuditReport, ...]]:
     """Audits of both sides; predictions with sample ids are first sorted into the same order."""
     runs = [*before, *after]
     if all(isinstance(run, Predictions) for run in runs):
-        runs = list(align([run for run in runs if isinstance(run, Predictions)]))
+        runs = list(align([run for run in runs if isinstance(run, Predictions)], common=common))
+    elif common:
+        raise InputError("common=True needs predictions, files or tables with sample ids; audits cannot be reduced")
     reports = tuple(
         run if isinstance(run, AuditReport) else audit(run.labels_only(), confidence=confidence, seed=seed)
         for run in runs

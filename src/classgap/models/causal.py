@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from classgap.batchstats import all_reduce_sum
-from classgap.checks import InputError, number
+from classgap.checks import InputError, number, whole
 
 
 class CausalNormHead(nn.Module):
@@ -56,7 +56,7 @@ class CausalNormHead(nn.Module):
         momentum: float = 0.9,
     ) -> None:
         super().__init__()
-        heads = int(number("heads", heads, low=1))
+        heads = whole("heads", heads, low=1)
         if in_features % heads:
             raise InputError(f"in_features must be a multiple of heads={heads}, got {in_features}; choose other heads")
         self.in_features, self.out_features, self.heads = in_features, out_features, heads

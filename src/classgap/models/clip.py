@@ -77,7 +77,8 @@ def clip_model(
         raise InputError(unknown(name, open_clip.list_models(), what="CLIP network"))
     if channels != 3:
         raise InputError(f"CLIP networks need 3 colour channels, the data have {channels}")
-    options = {"force_image_size": (height, width)}
+    # Its ResNets take the side of a square only, its transformers also a height and a width.
+    options = {"force_image_size": height if height == width else (height, width)}
     file = weights_file(pretrained)
     notes: tuple[str, ...] = ()
     texts = True

@@ -168,25 +168,21 @@ def _label(name: str, settings: Mapping[str, Any]) -> str:
 def _fit_all(
     methods: Mapping[str, PostHocMethod], held_out: HeldOut, tick: Callable[[], None]
 ) -> dict[str, PostHocMethod]:
-    """Fit every method on the same samples, in one thread per core; call ``tick`` after each."""
+    """Fit every method on the same samples, in one thread per core; call ``tick`` after each.
+
+    The settings of a method are fitted together, since they may share work.
+    """
+    fitted: dict[str, PostHocMethod] = {label: clone(method) for label, method in methods.items()}
+    settings: dict[type[PostHocMethod], list[PostHocMethod]] = {}
+    for method in fitted.values():
+        method.classes_, method.scores_kind_ = np.arange(held_out.num_classes), "logits"
+        settings.setdefault(type(method), []).append(method)
     with threadpool_limits(1, "blas"), ThreadPoolExecutor(os.cpu_count()) as pool:
-        running = {label: pool.submit(_fit, method, held_out) for label, method in methods.items()}
-        for _ in as_completed(running.values()):
-            tick()
-    return {label: fit.result() for label, fit in running.items()}
-
-
-def _fit(method: PostHocMethod, held_out: HeldOut) -> PostHocMethod:
-    fitted: PostHocMethod = clone(method).fit(
-        held_out.scores,
-        held_out.y,
-        class_counts=held_out.class_counts,
-        weight_norms=held_out.weight_norms,
-        bias=held_out.bias,
-        features=held_out.features,
-        classes=np.arange(held_out.num_classes),
-        scores_kind="logits",
-    )
+        running = {pool.submit(kind.fit_settings, group, held_out): group for kind, group in settings.items()}
+        for done in as_completed(running):
+            done.result()
+            for _ in running[done]:
+                tick()
     return fitted
 
 

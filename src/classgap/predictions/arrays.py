@@ -45,6 +45,8 @@ def encode_arguments(
     train_counts: Any,
 ) -> Predictions:
     """Predictions from the arguments of :meth:`Predictions.from_arrays`."""
+    if given["y_true"] is None:
+        raise InputError("y_true must be the true labels, one per sample, got None")
     if given["y_pred"] is None and given["scores"] is None:
         raise InputError("y_true needs predictions to compare with: pass y_pred, or scores of shape (n, K)")
     arrays = {role: checks.as_numpy(value, role) for role, value in given.items() if value is not None}

@@ -110,6 +110,8 @@ def _readable(file: Location) -> Iterator[None]:
 
     try:
         yield
+    except pl.exceptions.PanicException:  # not an Exception: the reader itself failed on damaged bytes
+        raise InputError(f"{file} is damaged and cannot be read; write the file again") from None
     except (pl.exceptions.PolarsError, NarwhalsError, OSError) as error:
         if isinstance(error, OSError) and not is_address(file):
             raise  # a file on this machine: the command line has a sentence for these
@@ -207,7 +209,7 @@ def _check_labels(labels: NDArray[Any], title: str, file: Path) -> None:
     if labels.ndim == 2 and set(np.unique(labels[:1000]).tolist()) <= {0, 1}:
         several = (labels.sum(axis=1) != 1).any()
         advice = (
-            "multi-label data are not supported: audit one label at a time, as a vector of 0 and 1"
+            "these look like multi-label data: use classgap.audit_labels(y_true, scores=…) in Python"
             if several
             else "these look like one-hot labels: save their argmax(axis=1)"
         )

@@ -294,8 +294,14 @@ class Predictions:
         return read_predictions(paths, columns, class_names, train_counts, rows=rows)
 
 
-def align(runs: Sequence[Predictions]) -> list[Predictions]:
-    """The runs with their rows in the order of the first run, matched by sample id; unchanged if there are no ids."""
+def align(runs: Sequence[Predictions], *, common: bool = False) -> list[Predictions]:
+    """The runs with their rows in the order of the first run, matched by sample id; unchanged if there are no ids.
+
+    Args:
+        common: Keep only the samples that all runs have, instead of refusing runs on different samples.
+    """
+    if common:
+        runs = _common_samples(runs)
     first = runs[0].ids
     if first is None:
         return list(runs)
@@ -315,6 +321,19 @@ def align(runs: Sequence[Predictions]) -> list[Predictions]:
     return aligned
 
 
+def _common_samples(runs: Sequence[Predictions]) -> list[Predictions]:
+    """The samples that all runs have."""
+    ids = [run.ids for run in runs]
+    if any(one is None for one in ids):
+        raise InputError("common=True (--common) needs sample ids: name their column with --id or Columns(id=…)")
+    shared = np.asarray(ids[0])
+    for one in ids[1:]:
+        shared = np.intersect1d(shared, np.asarray(one))
+    if len(shared) == 0:
+        raise InputError("the runs have no sample id in common; check that --id names the same kind of id in all files")
+    return [run.take(np.flatnonzero(np.isin(np.asarray(run.ids), shared))) for run in runs]
+
+
 def repeated_id(example: object) -> InputError:
     """The error for a sample id that is not unique."""
     return InputError(f"sample ids must be unique, but {example!s} occurs more than once")
@@ -325,7 +344,7 @@ def different_ids(missing: Sequence[Any], unknown: Sequence[Any]) -> InputError:
     examples = ", ".join(str(entry) for entry in (*missing[:3], *unknown[:3]))
     return InputError(
         f"all runs must have the same sample ids, but one run lacks {len(missing):,} ids of the first run and has "
-        f"{len(unknown):,} others (e.g. {examples}); keep only the samples that all runs have"
+        f"{len(unknown):,} others (e.g. {examples}); pass common=True (--common) to compare only the samples that all runs have"
     )
 
 

@@ -89,6 +89,7 @@ class JobFolder:
 
     def __init__(self, out: Path, job: Job) -> None:
         self.path = out / "jobs" / job.key
+        self.shared = out / "shared"  # first stages and teachers that are the same for several jobs
         self.done, self.failure = self.path / "done", self.path / "failed.json"
 
     @contextlib.contextmanager

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from classgap.checks import InputError
+from classgap.data.workers import processor_cores
 from classgap.suites.jobs import Job, JobFolder
 
 _POLL_SECONDS = 0.5
@@ -40,7 +41,7 @@ def run_jobs(
     out: Path,
     *,
     results: Path,
-    workers: int = 1,
+    workers: int = 0,
     threads: int = 0,
     tell: Callable[[Event | None], None] = lambda event: None,
 ) -> dict[str, str]:
@@ -48,12 +49,12 @@ def run_jobs(
 
     Args:
         results: File that finished jobs are added to.
-        threads: For each worker; by default its share of the processors.
+        workers: Worker processes; by default one per processor core, or a single one where there is a GPU.
+        threads: For each worker; by default what ``OMP_NUM_THREADS`` says, else its share of the processors.
         tell: Called with every event, and with None about twice a second.
     """
     unique = list({job.key: job for job in jobs}.values())
-    workers = min(workers, len(unique))
-    threads = threads or max(1, (os.cpu_count() or 1) // max(workers, 1))
+    workers, threads = team_size(len(unique), workers, threads)
     context = multiprocessing.get_context("spawn")
     task = (unique, out, results, threads, uuid.uuid4().hex)
     team = [_hire(context, task) for _ in range(workers)]
@@ -83,6 +84,18 @@ def run_jobs(
         for worker in team:
             worker.process.join()
     return errors
+
+
+def team_size(jobs: int, workers: int = 0, threads: int = 0) -> tuple[int, int]:
+    """Workers and threads of each, where 0 stands for the default of :func:`run_jobs`."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    threads = threads or (int(asked) if asked.isdecimal() else 0)
+    if not workers:
+        import torch
+
+        workers = 1 if torch.cuda.is_available() else max(1, processor_cores() // max(1, threads))
+    workers = max(1, min(workers, jobs))
+    return workers, threads or max(1, processor_cores() // workers)
 
 
 @dataclass(frozen=True)

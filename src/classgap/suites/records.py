@@ -33,11 +33,14 @@ def placed_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     if archive.exists():
         try:
             text = lzma.decompress(archive.read_bytes()).decode()
-        except lzma.LZMAError as error:
+        except (lzma.LZMAError, UnicodeDecodeError) as error:
             raise InputError(f"{archive} cannot be read ({error}); restore the file") from error
         yield from _parsed(archive, text)
     if path.exists():
-        yield from _parsed(path, path.read_text())
+        try:
+            yield from _parsed(path, path.read_text(encoding="utf-8"))
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path} is not a file of results ({error}); restore the file") from error
 
 
 def _parsed(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -45,10 +48,12 @@ def _parsed(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
     for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line) if line.strip() else None
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             if number == len(lines):  # cut off by a crash; its job is not marked as done anywhere else
                 continue
             raise InputError(f"{path}, line {number}, cannot be read ({error}); restore the file") from error
+        if record is not None and not isinstance(record, dict):
+            raise InputError(f"{path}, line {number}, must be a JSON object, got {line[:60]!r}; restore the file")
         if record is not None:
             yield f"{path}, line {number},", record
 

@@ -81,7 +81,7 @@ class Plan:
         self,
         jobs: Sequence[Job],
         *,
-        workers: int = 1,
+        workers: int = 0,
         threads: int = 0,
         tell: Callable[[Event | None], None] | None = None,
     ) -> dict[str, str]:
@@ -123,14 +123,17 @@ def plan(
     *,
     seeds: Sequence[int] | None = None,
     only: Sequence[str] = (),
+    settings: Sequence[str] = (),
+    quick: bool = False,
     out: Path | str | None = None,
     results: Sequence[Path | str] = (),
 ) -> Plan:
     """The jobs of a suite and the place of their results; arguments as of :func:`bench`."""
     chosen = suite if isinstance(suite, Suite) else load_suite(str(suite))
+    chosen = (chosen.quickened() if quick else chosen).with_settings(settings)
     folder = Path("runs") / "bench" / chosen.name if out is None else Path(out)
     check_folder(folder)
-    beside = not isinstance(suite, Suite) and Path(suite).is_file()
+    beside = not isinstance(suite, Suite) and Path(suite).is_file() and not quick
     files = [Path(file) for file in results] or [
         Path(str(suite)).with_suffix(".jsonl") if beside else folder / "results.jsonl"
     ]
@@ -142,7 +145,9 @@ def bench(
     *,
     seeds: Sequence[int] | None = None,
     only: Sequence[str] = (),
-    workers: int = 1,
+    settings: Sequence[str] = (),
+    quick: bool = False,
+    workers: int = 0,
     threads: int = 0,
     out: Path | str | None = None,
     results: Sequence[Path | str] = (),
@@ -151,17 +156,20 @@ def bench(
     """Run methods × tasks × seeds under one protocol; finished jobs are not repeated, others continue from their checkpoint.
 
     Args:
-        suite: A suite, a Python file with ``suite() -> Suite``, or the name of a built-in one (``"smoke"``).
+        suite: A suite, a Python file with ``suite() -> Suite``, ``"smoke"``, the tables of a paper (``"mr2"``, ``"mr2_large"``,
+            …), or a recipe (``"mr2_cifar100"``), which is compared with cross-entropy.
         seeds: Instead of the suite's.
         only: Patterns of ``TASK/VARIANT``.
-        workers: Processes that share the jobs.
-        threads: Threads of each worker; 0 for its share of the processors.
+        settings: Changes of all runs, as ``["data.root=/data", "epochs=100"]``.
+        quick: Two epochs of every run on small stand-ins of the data, with one seed: whether everything works.
+        workers: Processes that share the jobs; 0 for one per processor core, or a single one where there is a GPU.
+        threads: Threads of each worker; 0 for what ``OMP_NUM_THREADS`` says, else its share of the processors.
         out: Folder of the jobs; by default ``runs/bench/SUITE``.
         results: Runs in these files count as done; new ones are added to the first. By default ``SUITE.jsonl`` beside the file
             of the suite, or ``results.jsonl`` in ``out``.
         tell: Called with an :class:`~classgap.suites.pool.Event` whenever a job starts, advances, ends or fails.
     """
-    planned = plan(suite, seeds=seeds, only=only, out=out, results=results)
+    planned = plan(suite, seeds=seeds, only=only, settings=settings, quick=quick, out=out, results=results)
     planned.collect()
     missing = planned.report().missing
     return planned.report(planned.run(missing, workers=workers, threads=threads, tell=tell) if missing else {})

@@ -4,29 +4,38 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-import math
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from classgap.checks import InputError, did_you_mean
+from classgap.checks import LARGEST_SEED, InputError, did_you_mean, shown
 from classgap.measure.statistics.groups import FREQUENCIES, THIRDS
-from classgap.registry import load_with_methods
+from classgap.scripts import explained
 from classgap.suites.jobs import Job, complete
-from classgap.training.config import DataConfig, MethodConfig, ModelConfig, OptimConfig, TrainConfig
+from classgap.training.config import DataConfig, MethodConfig, ModelConfig, OptimConfig, PartConfig, TrainConfig
+from classgap.training.recipes import load_file, load_recipe, quickened, recipe_file, recipe_names
 
+_TABLES = Path(__file__).resolve().parents[1] / "recipes" / "tables"
+
+_MOST_SEEDS = 10_000
 # What published accuracies may be of; a single class is "class NAME".
 PUBLISHED = ("overall", *THIRDS, *(f"{name}-shot" for name in FREQUENCIES))
 
 
 @dataclass(frozen=True)
 class Task:
-    """Data, network and schedule, shared by all methods; ``note`` says in a line what it stands for."""
+    """Data, network and schedule, shared by all methods; ``note`` says in a line what it stands for.
+
+    Attributes:
+        quick: Whether the runs are short ones on a stand-in, see :meth:`Suite.quickened`.
+    """
 
     name: str
     config: TrainConfig
     note: str = ""
+    quick: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,6 +59,7 @@ class Variant:
     def config(self, task: Task, seed: int) -> TrainConfig:
         """The run of this variant on ``task``, every parameter of the method spelled out."""
         changed = task.config.override(self.settings)
+        changed = quickened(changed) if task.quick else changed
         method = MethodConfig(self.method, dict(self.params))
         return complete(dataclasses.replace(changed, method=method, seed=seed + self.seed_shift))
 
@@ -118,7 +128,7 @@ class Suite:
             raise InputError(did_you_mean(self.reference, (v.name for v in self.variants), what="reference variant"))
         for task in self.tasks:
             path = task.config.data.name.partition(":")[2]
-            if Path(path).is_absolute():
+            if Path(path).is_absolute() and not task.quick:
                 raise InputError(
                     f"task {task.name} of suite {self.name} names its data by the absolute path {path}, which makes its "
                     "results belong to one machine; write npz:FILENAME and set Suite.data or CLASSGAP_DATA"
@@ -135,6 +145,23 @@ class Suite:
                 if metric not in PUBLISHED and not metric.startswith("class "):
                     wanted = f"{', '.join(PUBLISHED)} or 'class NAME'"
                     raise InputError(f"published numbers of {name} must be of {wanted}, got {metric!r}")
+
+    def with_settings(self, settings: Sequence[str]) -> Suite:
+        """The same comparison with settings of all runs changed, as ``--set`` takes them."""
+        for setting in settings:
+            if setting.partition("=")[0].partition(".")[0] in ("method", "seed"):
+                raise InputError(
+                    f"--set {setting}: a suite compares methods over seeds; choose them with --only and --seeds"
+                )
+        if not settings:
+            return self
+        variants = (dataclasses.replace(v, settings=(*v.settings, *settings)) for v in self.variants)
+        return dataclasses.replace(self, variants=tuple(variants))
+
+    def quickened(self) -> Suite:
+        """Every run in about a minute on a CPU, with one seed: to see that all of them work. Has no published numbers."""
+        tasks = tuple(dataclasses.replace(task, config=quickened(task.config), quick=True) for task in self.tasks)
+        return dataclasses.replace(self, name=f"{self.name}-quick", tasks=tasks, seeds=self.seeds[:1], published=())
 
     def pairs(self, only: Sequence[str] = ()) -> Iterator[tuple[Task, Variant]]:
         """Every task with every variant that joins it; with ``only``, those whose ``TASK/VARIANT`` fits a pattern."""
@@ -158,19 +185,53 @@ class Suite:
 
 
 def load_suite(name: str) -> Suite:
-    """A built-in suite, or the one a Python file states."""
+    """A built-in suite, the one that a Python file states, the tables of a paper, or a recipe beside cross-entropy."""
     if name in BUILT_IN:
         return BUILT_IN[name]()
     path = Path(name)
     if not path.is_file():
-        raise InputError(f"{did_you_mean(name, BUILT_IN, what='suite')}; nor is there a file {name}")
-    module = load_with_methods(path, "suite")
+        path = _TABLES / f"{name}.py"
+    if not path.is_file():
+        if name in recipe_names() or Path("recipes", f"{name}.py").is_file():
+            return _of_recipe(name)
+        known = [*BUILT_IN, *paper_suites(), *recipe_names()]
+        raise InputError(f"{did_you_mean(name, known, what='suite')}; nor is there a file {name}")
+    module = load_file(path, "suite")
     if not callable(getattr(module, "suite", None)):
+        if callable(getattr(module, "config", None)):
+            return _of_recipe(name)
         raise InputError(f"suite {path} must define suite() -> Suite")
-    made = module.suite()
+    with explained(path, "suite"):
+        made = module.suite()
     if not isinstance(made, Suite):
         raise InputError(f"suite() of {path} must return a classgap.suites.Suite, got {type(made).__name__}")
     return made
+
+
+def paper_suites() -> list[str]:
+    """The suites with the tables of the papers."""
+    return sorted(path.stem for path in _TABLES.glob("*.py") if path.stem not in ("__init__", "common"))
+
+
+def _of_recipe(name: str) -> Suite:
+    """A recipe beside cross-entropy and a re-run of it, with the published row of the recipe."""
+    path = recipe_file(name)
+    config = load_recipe(path)
+    changes = [f"stage={config.stage.name}", *(f"stage.{k}={json.dumps(v)}" for k, v in config.stage.params.items())]
+    staged = config.stage.name != "none"
+    own = config.stage.name if staged else config.method.name
+    plain = dataclasses.replace(config, method=MethodConfig(), stage=PartConfig())
+    variants = [
+        Variant("cross_entropy"),
+        Variant("cross_entropy, re-run", seed_shift=1000, note="differs by chance only"),
+    ]
+    if own != "cross_entropy":
+        method = config.method
+        variants.append(Variant(own, method.name, dict(method.params), tuple(changes) if staged else ()))
+    printed = getattr(load_file(path, "recipe"), "PUBLISHED", {})
+    published = tuple(Published(path.stem, variant, source, row) for variant, (source, row) in printed.items())
+    about = (load_file(path, "recipe").__doc__ or "").strip().split("\n", 1)[0]
+    return Suite(path.stem, (Task(path.stem, plain),), tuple(variants), published=published, about=about)
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
@@ -182,11 +243,15 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     """
     try:
         low, colon, high = text.partition(":")
-        seeds = tuple(range(int(low), int(high))) if colon else tuple(int(part) for part in text.split(","))
+        seeds: Sequence[int]
+        # at most one more than allowed: a range of 10^14 seeds must not be counted through
+        seeds = range(int(low), int(high))[: _MOST_SEEDS + 1] if colon else [int(part) for part in text.split(",")]
     except ValueError:
         seeds = ()
-    if not seeds or min(seeds, default=-math.inf) < 0:
-        raise InputError(f"--seeds must be like 0:5 (0 to 4), 0,3,4 or 7, got {text!r}")
+    if not seeds or min(seeds) < 0 or max(seeds) > LARGEST_SEED:
+        raise InputError(f"--seeds must be like 0:5 (0 to 4), 0,3,4 or 7, got {shown(text)}")
+    if len(seeds) > _MOST_SEEDS:
+        raise InputError(f"--seeds must name at most {_MOST_SEEDS:,} seeds, got {shown(text)}")
     return tuple(dict.fromkeys(seeds))
 
 

@@ -32,7 +32,7 @@ def run_job(job: Job, folder: JobFolder, watch: Watch | None = None) -> Result:
         watch: Called with the share of the training that is done.
     """
     stored = read_run(folder.path)  # the same run, perhaps with settings that a later version spells differently
-    trainer = start(stored or job.config, folder.path, resume=True)
+    trainer = start(stored or job.config, folder.path, resume=True, shared=folder.shared)
 
     def after_step(position: TrainProgress) -> None:
         if position.record is not None:

@@ -121,6 +121,8 @@ def build_criterion(config: TrainConfig, data: TrainingData, counts: CountsChoic
     spec = declared_loss(config)
     offered |= {"num_classes": data.num_classes, "class_counts": counts.counts, "epochs": config.epochs}
     params = {name: value for name, value in config.method.params.items() if name != "class_counts"}
+    if "num_classes" in params:
+        raise InputError("method.num_classes cannot be set: it is the number of classes of the data; leave it out")
     criterion: ClassLoss = spec.build(**_arguments(spec, offered, params))
     if criterion.reduction != "mean":
         raise InputError(f"method.reduction must be mean for training, got {criterion.reduction}; leave it out")

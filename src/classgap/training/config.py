@@ -13,11 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from classgap.checks import InputError, did_you_mean, fraction, number, one_of, whole
+from classgap.checks import LARGEST_SEED, InputError, did_you_mean, fraction, number, one_of, shown, whole
 
 Precision = Literal["32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true"]
-
-_LARGEST_SEED = 2**32 - 1  # what NumPy's and Fabric's generators take
 
 
 @dataclass(frozen=True)
@@ -197,9 +195,8 @@ class TrainConfig:
         )
         for name, value, low in limits:
             number(name, value, low=low)
-        for name, seed in (("seed", self.seed), ("data.seed", self.data.seed)):
-            if whole(name, seed, low=0) > _LARGEST_SEED:
-                raise InputError(f"{name} must be at most {_LARGEST_SEED}, got {seed}")
+        whole("seed", self.seed, low=0, high=LARGEST_SEED)
+        whole("data.seed", self.data.seed, low=0, high=LARGEST_SEED)
         number("optim.lr", self.optim.lr, low=0, open_low=True)
         if self.model.head_scale is not None and self.model.head_scale != "learned":
             number("model.head_scale (if it is not learned)", self.model.head_scale, low=0, open_low=True)
@@ -408,12 +405,12 @@ def _parse(key: str, hint: Any, text: str) -> Any:
         return hint(text)
     except ValueError as error:
         wanted = "a whole number" if hint is int else "a number"
-        raise InputError(f"{key} must be {wanted}, got {text!r}") from error
+        raise InputError(f"{key} must be {wanted}, got {shown(text)}") from error
 
 
 def _parse_free(text: str) -> Any:
     """A method's parameter: a JSON value where it is one, else the text."""
     try:
         return json.loads({"True": "true", "False": "false", "None": "null", "none": "null"}.get(text, text))
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # also numbers with thousands of digits, and deeply nested lists
         return text

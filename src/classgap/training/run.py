@@ -119,8 +119,13 @@ def start(
     memory: int = MEMORY_MB,
     data: tuple[Any, Any] | None = None,
     watch: Watcher | None = None,
+    shared: Path | None = None,
 ) -> Trainer:
-    """A run that is ready to train or to be resumed: the first half of :func:`train`, with the same arguments."""
+    """A run that is ready to train or to be resumed: the first half of :func:`train`, with the same arguments.
+
+    Args:
+        shared: Folder of first stages and teachers that several runs share, see :func:`classgap.training.stages.base.open_run`.
+    """
     fabric = _fabric(config, *resolve_size(devices, nodes), accelerator, strategy)
     if fabric.device.type == "cpu":
         require_precision(config.precision)
@@ -134,7 +139,7 @@ def start(
     if problem := fabric.broadcast(problem):
         raise InputError(problem)
     try:
-        trainer = open_run(config, sets, fabric, folder, watch)
+        trainer = open_run(config, sets, fabric, folder, watch, shared=shared)
         trainer.lock = lock
         if resume:
             trainer.resume()

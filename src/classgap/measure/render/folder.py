@@ -20,7 +20,12 @@ WRITTEN = ("figures", "mistakes.csv", "mislabelled.csv", "report.md", "report.js
 
 
 def write_report(
-    result: AuditReport | Comparison, folder: Path, source: str = "", more: Mapping[str, Any] | None = None
+    result: AuditReport | Comparison,
+    folder: Path,
+    source: str = "",
+    more: Mapping[str, Any] | None = None,
+    *,
+    below: float = 0.1,
 ) -> None:
     """Write ``report.html``, ``report.md``, ``report.json`` and ``figures/`` (PNG and SVG) into ``folder``.
 
@@ -30,6 +35,7 @@ def write_report(
     Args:
         source: Name of the measured files, for the title of the page.
         more: Further charts by name.
+        below: Limit of the suspected labels, see :meth:`AuditReport.mislabelled`.
     """
     from classgap.measure.comparison import Comparison
     from classgap.measure.render import html, plot
@@ -39,8 +45,8 @@ def write_report(
         if isinstance(result, Comparison):
             html.render_comparison(result, temporary / "report.html", source=source, charts=charts)
         else:
-            html.render_audit(result, temporary / "report.html", source=source, charts=charts)
-            _write_samples(result, temporary)
+            html.render_audit(result, temporary / "report.html", source=source, charts=charts, below=below)
+            _write_samples(result, temporary, below)
         write(temporary / "report.md", result.to_markdown())
         write(temporary / "report.json", json.dumps(result.to_dict(), indent=2))
         for name, chart in charts.items():
@@ -48,13 +54,13 @@ def write_report(
                 plot.save(chart, temporary / "figures" / f"{name}.{ending}")
 
 
-def _write_samples(report: AuditReport, folder: Path) -> None:
+def _write_samples(report: AuditReport, folder: Path, below: float) -> None:
     """Every mistake, and every label that is probably wrong, as CSV."""
     if report.samples is None:
         return
     write_table(_rounded(report.mistakes(n=None)), folder / "mistakes.csv")
     if report.samples.scores is not None:
-        write_table(_rounded(report.mislabelled()), folder / "mislabelled.csv")
+        write_table(_rounded(report.mislabelled(below)), folder / "mislabelled.csv")
 
 
 def _rounded(frame: pl.DataFrame) -> pl.DataFrame:

@@ -78,20 +78,26 @@ _TONES = {"closed": "good", "better": "good", "better_hard": "good", "traded": "
 
 
 def render_audit(
-    report: AuditReport, path: Path | str | None = None, *, source: str = "", charts: Charts | None = None
+    report: AuditReport,
+    path: Path | str | None = None,
+    *,
+    source: str = "",
+    charts: Charts | None = None,
+    below: float = 0.1,
 ) -> str:
     """The page of an audit; also written to ``path`` if one is given.
 
     Args:
         source: Name of the prediction files, shown under the verdict.
         charts: Figures that :func:`classgap.measure.render.plot.figures` has already created.
+        below: Limit of the suspected labels, see :meth:`AuditReport.mislabelled`.
     """
     pairs, pairs_note = tables.pair_table(report.confusion, report.classes, report.per_class["group"].tolist())
     charts = plot.figures(report) if charts is None else charts
     has_pairs = bool(pairs["data"]["true"])
     has_diagnoses = any(d.causes for d in report.diagnoses)
     margins = tables.margin_table(report)
-    samples = page_samples(report)
+    samples = page_samples(report, below)
     more = sections(report)
     payload = {
         "tables": {

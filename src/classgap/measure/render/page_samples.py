@@ -43,7 +43,7 @@ class PageSamples:
     notes: tuple[str, ...]
 
 
-def page_samples(report: AuditReport) -> PageSamples:
+def page_samples(report: AuditReport, below: float) -> PageSamples:
     """The samples that the page of an audit shows; none if only counts are known or nothing tells the samples apart."""
     samples = report.samples
     if samples is None or (samples.scores is None and not samples.columns):
@@ -52,7 +52,7 @@ def page_samples(report: AuditReport) -> PageSamples:
     found = {"mistakes": mistakes[_shown_rows(report, mistakes)]}
     leads = {"mistakes": _mistakes_lead(report, mistakes.height, found["mistakes"].height)}
     if samples.scores is not None:
-        suspected = report.mislabelled()
+        suspected = report.mislabelled(below)
         found["labels"] = suspected.head(LABELS_SHOWN)
         leads["labels"] = _labels_lead(suspected.height)
     found = {name: frame for name, frame in found.items() if frame.height}

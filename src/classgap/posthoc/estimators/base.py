@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -93,6 +93,12 @@ class PostHocMethod(BaseEstimator):  # type: ignore[misc]
         self._fit(held_out)
         self.scores_kind_ = kind
         return self
+
+    @classmethod
+    def fit_settings(cls, methods: Sequence[Any], held_out: HeldOut) -> None:
+        """Fit several settings of this method on the same checked samples. Overridden by methods whose settings share work."""
+        for method in methods:
+            method._fit(held_out)
 
     def transform(self, scores: ArrayLike | None, *, features: ArrayLike | None = None) -> NDArray[np.floating[Any]]:
         """Corrected scores ``(n, K)``."""

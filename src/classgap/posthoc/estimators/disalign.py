@@ -65,7 +65,7 @@ class DisAlign(PostHocMethod):
 
     def _fit(self, held_out: HeldOut) -> None:
         one_of("form", self.form, ("paper", "code"))
-        number("gamma", self.gamma, low=0.0)
+        number("gamma", self.gamma, low=0.0, high=20.0)
         number("ridge", self.ridge, low=0.0)
         features, K = held_out.features, held_out.num_classes
         assert features is not None

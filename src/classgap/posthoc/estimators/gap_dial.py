@@ -9,8 +9,9 @@ The following helped: calibration first, the prior first, and a ridge that is la
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -123,9 +124,23 @@ class GapDial(ClasswiseAffine):
             self.frontier_ = tuple(_point(*settings[int(k)], c, self.overall) for k, c in candidates.items())
             self.strength_, self.ridge_ = settings[int(choose(candidates, self.rule, self.overall) or 0)]
         base = _Base.fit(held_out)
-        offsets = _Contest.of(held_out, base).offsets(self.strength_, self.ridge_)
-        self.scale_ = np.full(held_out.num_classes, base.scale)
-        self.offset_ = base.offset + offsets
+        self._learn(base, _Contest.of(held_out, base))
+
+    @classmethod
+    def fit_settings(cls, methods: Sequence[Any], held_out: HeldOut) -> None:
+        """Calibration and prior do not depend on strength and ridge, so settings that are given share them."""
+        if any(dial.strength is None or dial.ridge is None for dial in methods):
+            super().fit_settings(methods, held_out)
+            return
+        base = _Base.fit(held_out)
+        contest = _Contest.of(held_out, base)
+        for dial in methods:
+            dial.frontier_, dial.strength_, dial.ridge_ = (), dial.strength, dial.ridge
+            dial._learn(base, contest)
+
+    def _learn(self, base: _Base, contest: _Contest) -> None:
+        self.scale_ = np.full(len(base.offset), base.scale)
+        self.offset_ = base.offset + contest.offsets(self.strength_, self.ridge_)
 
     def _cross_fit(self, held_out: HeldOut, settings: list[tuple[float, float]]) -> dict[str, Comparison]:
         """Comparison of each setting with the uncorrected scores, on samples not used to fit it; keys are indices of settings."""

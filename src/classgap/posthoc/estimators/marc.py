@@ -130,7 +130,7 @@ class MARC(ClasswiseAffine):
         return average
 
     def _fit(self, held_out: HeldOut) -> None:
-        number("gamma", self.gamma, low=0.0)
+        number("gamma", self.gamma, low=0.0, high=20.0)
         number("ridge", self.ridge, low=0.0)
         one_of("normalize", self.normalize, ("batch", "weights"))
         weights = class_weights(held_out.support, self.gamma)[held_out.y]

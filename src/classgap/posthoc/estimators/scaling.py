@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import softmax
 from threadpoolctl import threadpool_limits
 
 from classgap.checks import InputError, number
@@ -123,7 +124,7 @@ class MatrixScaling(PostHocMethod):
     Expect: on balanced data no significant change; on a long tail between 0 (linear head) and +5 points for the hard third
     (hidden layer; CIFAR-100 embeddings, imbalance 100).
     Pitfalls: K² parameters, so time and memory grow with the square of the number of classes: above some hundred classes use
-    vector scaling.
+    vector scaling. ``fix`` leaves it out above 500 classes.
 
     Args:
         ridge: Weight of the penalty on changes of each parameter, relative to the weight of an average class.
@@ -134,6 +135,8 @@ class MatrixScaling(PostHocMethod):
     al., NeurIPS 2019, arXiv:1910.12656.
     """
 
+    MOST_CLASSES: ClassVar = 500  # in fix: with more, one fit takes longer than all other methods together
+
     learned = ("matrix_", "offset_")
     matrix_: Array
     offset_: Array
@@ -141,6 +144,12 @@ class MatrixScaling(PostHocMethod):
     def __init__(self, ridge: float = 10.0, tol: float = 1e-4) -> None:
         self.ridge = ridge
         self.tol = tol
+
+    @classmethod
+    def unsuitable(cls, held_out: HeldOut) -> str | None:
+        if held_out.num_classes > cls.MOST_CLASSES:
+            return f"has K² parameters; fix leaves it out above {cls.MOST_CLASSES} classes"
+        return super().unsuitable(held_out)
 
     def _fit(self, held_out: HeldOut) -> None:
         number("ridge", self.ridge, low=0.0)
@@ -154,7 +163,11 @@ class MatrixScaling(PostHocMethod):
             matrix, offset = np.eye(K) + change[:, :K], change[:, K]
             for start in range(0, len(y), 16 * CHUNK):
                 s, t = scores[start : start + 16 * CHUNK].astype(np.float64), y[start : start + 16 * CHUNK]
-                p = softmax(s @ matrix.T + offset, axis=1)
+                p = s @ matrix.T
+                p += offset
+                p -= p.max(axis=1, keepdims=True)
+                np.exp(p, out=p)
+                p /= p.sum(axis=1, keepdims=True)
                 at = np.arange(len(t)), t
                 value -= float(np.log(np.maximum(p[at], 1e-300)).sum())
                 p[at] -= 1

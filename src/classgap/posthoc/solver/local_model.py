@@ -135,6 +135,8 @@ class LocalModel:
             if float(np.linalg.norm(slope)) <= goal:
                 break
             step = self.newton_step(slope)
+            if not step.any():  # under an extreme penalty the step is smaller than any float
+                break
             length = min(1.0, _MAX_STEP / float(np.abs(step).max()))
             while True:
                 trial = theta + length * step

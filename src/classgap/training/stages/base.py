@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,7 @@ from classgap.data import TrainingData
 from classgap.training.build import build_network, declared_loss
 from classgap.training.config import MethodConfig, PartConfig, TrainConfig, read_run
 from classgap.training.folder import NETWORK, has_results, write_results, write_run
+from classgap.training.lock import lock_folder
 from classgap.training.loop import Trainer, TrainProgress, Trains, Watcher
 
 
@@ -55,10 +58,29 @@ class MultiStage:
 
 
 def open_run(
-    config: TrainConfig, data: TrainingData, fabric: Fabric, folder: Path, watch: Watcher | None = None
+    config: TrainConfig,
+    data: TrainingData,
+    fabric: Fabric,
+    folder: Path,
+    watch: Watcher | None = None,
+    *,
+    shared: Path | None = None,
 ) -> Trainer:
-    """The trainer of a run; when it starts to train, the runs it needs are trained first, or resumed."""
-    return _open(stages_of(config), data, fabric, folder, watch)
+    """The trainer of a run; when it starts to train, the runs it needs are trained first, or resumed.
+
+    Args:
+        shared: Folder of first stages and teachers that several runs share; the run that needs one first trains it.
+    """
+    stages = stages_of(config)
+    if config.teacher is not None and not any(map(_is_taught, stages)):
+        raise InputError(
+            f"teacher={config.teacher} is set, but method {config.method.name} does not learn from a teacher; leave it out"
+        )
+    return _open(stages, data, fabric, folder, watch, shared)
+
+
+def _is_taught(stage: Stage) -> bool:
+    return stage.needs_teacher and "teacher" in declared_loss(stage.config).needs
 
 
 def stages_of(config: TrainConfig) -> tuple[Stage, ...]:
@@ -98,10 +120,15 @@ def _teacher_run(config: TrainConfig) -> TrainConfig:
 
 
 def _open(
-    stages: tuple[Stage, ...], data: TrainingData, fabric: Fabric, folder: Path, watch: Watcher | None
+    stages: tuple[Stage, ...],
+    data: TrainingData,
+    fabric: Fabric,
+    folder: Path,
+    watch: Watcher | None,
+    shared: Path | None,
 ) -> Trainer:
     *earlier, last = stages
-    taught = last.needs_teacher and "teacher" in declared_loss(last.config).needs
+    taught = _is_taught(last)
     teacher = _given_teacher(last.config, data) if taught and last.config.teacher is not None else None
     trainer = last.trainer(last.config, data, fabric, folder, watch, trains=last.trains, teacher=teacher)
 
@@ -112,8 +139,16 @@ def _open(
             if trainer.watch is not None:
                 trainer.watch(dataclasses.replace(position, stage=position.stage or name))
 
-        before = _open(stages, data, fabric, trainer.folder / name, watch)
-        return _run(before)
+        if (
+            shared is None or len(stages) > 1 or stages[0].trainer is not Trainer
+        ):  # only plain runs are the same for all
+            return _run(_open(stages, data, fabric, trainer.folder / name, watch, shared))
+        place = shared / _key(stages[0], data)
+        lock = lock_folder(place, wait=-1)
+        try:
+            return _run(_open(stages, data, fabric, place, watch, shared))
+        finally:
+            lock.release()
 
     def before_training(trainer: Trainer) -> None:
         if earlier and last.begin is not None:
@@ -123,6 +158,12 @@ def _open(
 
     trainer.before_training = before_training
     return trainer
+
+
+def _key(stage: Stage, data: TrainingData) -> str:
+    """Stands for everything that the run of a single stage depends on."""
+    about = [stage.config.to_dict(), stage.trains, stage.needs_teacher, data.split_hash]
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _run(trainer: Trainer) -> Trainer:

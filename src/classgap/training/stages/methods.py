@@ -43,7 +43,7 @@ class JustTrainTwice(MultiStage):
     """
 
     def __init__(self, *, factor: int = 5, first: float = 0.1) -> None:
-        self.factor = int(number("stage.factor", factor, low=0))
+        self.factor = whole("stage.factor", factor, low=0)
         self.first = number("stage.first", first, low=0.0, open_low=True)
 
     def stages(self, config: TrainConfig) -> tuple[Stage, ...]:
@@ -84,7 +84,7 @@ class LinearProbe(MultiStage):
     """
 
     def __init__(self, *, epochs: int = 10, lr: float = 0.1, sampler: str = "none") -> None:
-        self.epochs = int(number("stage.epochs", epochs, low=1))
+        self.epochs = whole("stage.epochs", epochs, low=1)
         self.lr = number("stage.lr", lr, low=0.0, open_low=True)
         self.sampler = sampler
 
@@ -171,7 +171,7 @@ class EstimatorStages(MultiStage):
 
     def __init__(self, estimator: PostHocMethod, passes: int | None, *, refit: bool = False) -> None:
         self.estimator = estimator
-        self.passes = None if passes is None else int(number("stage.passes", passes, low=1))
+        self.passes = None if passes is None else whole("stage.passes", passes, low=1)
         self.refit = refit
 
     def stages(self, config: TrainConfig) -> tuple[Stage, ...]:

@@ -51,7 +51,7 @@ function cell(table, column, row) {
 }
 
 // ------------------------------------------------------------------ sortable, searchable, downloadable tables
-const PAGE = 15, SHORT = 40;  // rows shown at first; a table of at most SHORT rows is shown as a whole
+const PAGE = 15, SHORT = 40;  // rows shown at first; a table of at most SHORT numbers is shown as a whole
 
 function csv(table, order) {
   // A spreadsheet would run text that begins like a formula: an apostrophe in front makes it text.
@@ -74,7 +74,7 @@ function mountTable(host) {
   const texts = table.columns.filter((c) => c.kind === "text").map((c) => table.data[c.key]);
   const haystack = Array.from({ length: size }, (_, row) => texts.map((t) => t[row]).join("\u0001").toLowerCase());
   const groups = [...new Set(table.data.group ?? [])].filter(Boolean);
-  const first = size <= SHORT ? size : PAGE;
+  const first = size <= SHORT && !host.onpick ? size : PAGE;
   let order = [], shown = first, sort = table.sort ?? null;
 
   const search = make("input", { type: "search", placeholder: id === "classes" || id === "pairs" ? "search classes" : "search", "aria-label": "search" });

@@ -1,7 +1,7 @@
 """MARC on long-tailed CIFAR (Tables 2, 6 and 7, Fig. 6): re-sampling, losses, and second stages after the same training.
 
-    classgap bench benchmarks/papers/marc.py --tables-only           # the published numbers, and what has been run
-    classgap bench benchmarks/papers/marc.py --only "CIFAR-100-LT 200/*"
+    classgap bench marc --tables-only           # the published numbers, and what has been run
+    classgap bench marc --only "CIFAR-100-LT 200/*"
 Settings as published: 13 000 steps of 512 images, SGD with a cosine from 0.05, weight decay 5e-4; for a GPU. The text does not
 state the augmentation; it is that of the authors' code, whose rate rises to 0.1 within 800 steps first, which the text does not
 say. MARC is eq. 11 without a ridge, by 2000 steps of SGD, the number of the authors' code. The other second stages are fitted
@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import math
 
-from papers_common import ERM, RERUN, printed, printed_by_task, tail
-
+from classgap.recipes.tables.common import ERM, RERUN, printed, printed_by_task, tail
 from classgap.suites import Suite, Task, Variant
 
 STEPS, BATCH = 13_000, 512

@@ -1,6 +1,6 @@
 """ELM on long-tailed CIFAR (Table 2, with the settings of Table 3): margins between logits and inside classes.
 
-    classgap bench benchmarks/papers/elm.py --tables-only            # the published numbers, and what has been run
+    classgap bench elm --tables-only            # the published numbers, and what has been run
 Settings as published: 256 epochs of SGD from a rate of 0.4 with 15 epochs of warm-up, a tenth of the rate after 96, 192 and 224,
 batches of 128, weight decay 1e-4, crop and flip; for a GPU. The paper sums the pull over all samples of a class, training over
 those of the batch. The weight of DRO-LT is not stated, nor the values of λ in Fig. 7, which are only in the picture. For the two
@@ -9,8 +9,7 @@ moons of Fig. 1 see `examples/two_moons.py`.
 
 from __future__ import annotations
 
-from papers_common import ERM, RERUN, printed_by_task, tail
-
+from classgap.recipes.tables.common import ERM, RERUN, printed_by_task, tail
 from classgap.suites import Suite, Variant
 
 SCHEDULE = ("schedule=step", "schedule.warmup=15", "schedule.milestones=96,192,224", "schedule.gamma=0.1")

@@ -1,7 +1,7 @@
 """MR² on CIFAR: every table of the paper that is about CIFAR, with the published numbers beside the rows.
 
-    classgap bench benchmarks/papers/mr2.py --tables-only            # the published numbers, and what has been run
-    classgap bench benchmarks/papers/mr2.py --only "ResNet-32/*"
+    classgap bench mr2 --tables-only            # the published numbers, and what has been run
+    classgap bench mr2 --only "ResNet-32/*"
 Tables 1a (comparison), 2a (networks), 3 and 11a (components), 5 (augmentation, there on ImageNet), 7 (long tail), 8 (norms),
 12 and 13 (c̄ and λ, Figs. 5 and 6), 14 (a tenth of CIFAR-10) and 15a (standard deviations, captioned CIFAR-10).
 Settings as published: 300 epochs of SGD with a cosine, crop and flip; for a GPU. c̄ and λ of a row are not stated where the text
@@ -11,8 +11,7 @@ these are the defaults. The network of Table 14 is not stated. Of Table 4 the ma
 
 from __future__ import annotations
 
-from papers_common import ERM, RERUN, Row, printed, tail, task
-
+from classgap.recipes.tables.common import ERM, RERUN, Row, printed, tail, task
 from classgap.suites import Published, Suite, Variant
 
 RECIPE = ("epochs=300", "optim.lr=0.1", "optim.weight_decay=5e-4")

@@ -1,7 +1,7 @@
 """DBM on long-tailed CIFAR: inside every method it is combined with (Table 2), its components (Table 5), K_m and τ (Fig. 3).
 
-    classgap bench benchmarks/papers/dbm.py --tables-only            # the published numbers, and what has been run
-    classgap bench benchmarks/papers/dbm.py --only "CIFAR-100-LT 100/*"
+    classgap bench dbm --tables-only            # the published numbers, and what has been run
+    classgap bench dbm --only "CIFAR-100-LT 100/*"
 Settings as published: 200 epochs (NCL 400) of SGD with a cosine, AutoAugment and Cutout; for a GPU. K_m is 0.1 throughout, where
 the paper tunes it between 0.1 and 0.3 for each data set and method, and does not say what it found. The teacher of GML has the
 student's size; for the paper's ResNet-56 train one with `method=dbm method.variant=bs method.k_m=0` and add `teacher=FOLDER` to
@@ -12,8 +12,7 @@ are only in the picture; those here surround the published setting.
 
 from __future__ import annotations
 
-from papers_common import ERM, RERUN, printed, printed_by_task, tail
-
+from classgap.recipes.tables.common import ERM, RERUN, printed, printed_by_task, tail
 from classgap.suites import Published, Suite, Variant
 
 AUGMENT = "data.augment=crop,flip,autoaugment,cutout"

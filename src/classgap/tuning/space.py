@@ -1,0 +1,92 @@
+"""Search spaces: what a method declares, and what a user adds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from classgap import registry
+from classgap.checks import InputError
+from classgap.registry import Choice, Float, Int, Space
+from classgap.training.config import TrainConfig
+
+_KINDS: dict[str, registry.Kind] = {
+    "method": "loss",
+    "stage": "stage",
+    "sampler": "sampler",
+    "mix": "mix",
+    "wrapper": "optimizer",
+}
+
+
+def search_space(config: TrainConfig) -> dict[str, Space]:
+    """The declared parameters of the method of a run, and of its stage, sampler, mix and wrapper where it has them, by setting.
+
+    Example:
+        >>> search_space(TrainConfig().override(["method=logit_adjusted"]))
+        {'method.tau': Float(low=0.1, high=3.0, default=1.0, log=True)}
+    """
+    space: dict[str, Space] = {}
+    for section, kind in _KINDS.items():
+        name = getattr(config, section).name
+        if name != "none":
+            space |= {f"{section}.{key}": values for key, values in registry.get(kind, name).space.items()}
+    return space
+
+
+def parse_space(texts: Sequence[str]) -> dict[str, Space]:
+    """``optim.lr=0.01:0.3:log`` (a range), ``method.c_bar=1,2,3`` (a choice).
+
+    Example:
+        >>> parse_space(["method.lam=0.1:0.9", "method.c_bar=1,2,3"])["method.c_bar"].options
+        (1, 2, 3)
+    """
+    return dict(_parse(text) for text in texts)
+
+
+def _parse(text: str) -> tuple[str, Space]:
+    setting, equals, values = text.partition("=")
+    if not equals or not values:
+        raise InputError(f"--space must be like optim.lr=0.01:0.3:log or method.c_bar=1,2,3, got {text!r}")
+    if ":" not in values:
+        options = tuple(_value(option) for option in values.split(","))
+        return setting, Choice(options, options[0])
+    low, high, *scale = values.split(":")
+    try:
+        whole = all(part.lstrip("-").isdecimal() for part in (low, high))
+        bounds = (int(low), int(high)) if whole else (float(low), float(high))
+    except ValueError:
+        bounds = (1, 0)
+    if bounds[0] >= bounds[1] or scale not in ([], ["log"]) or (scale and bounds[0] <= 0):
+        raise InputError(
+            f"--space {text!r} must be a range low:high or low:high:log with low below high (above 0 for log)"
+        )
+    if whole:
+        return setting, Int(int(bounds[0]), int(bounds[1]), int(bounds[0]), log=bool(scale))
+    return setting, Float(float(bounds[0]), float(bounds[1]), float(bounds[0]), log=bool(scale))
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def suggest(trial: Any, space: Mapping[str, Space]) -> dict[str, Any]:
+    """Values of a trial, by setting."""
+    values: dict[str, Any] = {}
+    for setting, values_of in space.items():
+        if isinstance(values_of, Choice):
+            values[setting] = trial.suggest_categorical(setting, list(values_of.options))
+        elif isinstance(values_of, Int):
+            values[setting] = trial.suggest_int(setting, values_of.low, values_of.high, log=values_of.log)
+        else:
+            values[setting] = trial.suggest_float(setting, values_of.low, values_of.high, log=values_of.log)
+    return values
+
+
+def as_settings(values: Mapping[str, Any]) -> list[str]:
+    """Values as ``--set`` takes them."""
+    return [f"{setting}={value if isinstance(value, str) else json.dumps(value)}" for setting, value in values.items()]

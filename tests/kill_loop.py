@@ -1,0 +1,136 @@
+"""``python tests/kill_loop.py FOLDER KILLS SEED [SETTING …]``: kill -9 runs at random moments, resume them, compare the results.
+
+Runs are children of a process that has loaded everything and trained nothing, so a start costs milliseconds. A setting is
+repeated until it has had its share of the kills; every run that was killed must end with the bytes of one that was not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+import traceback
+import warnings
+from pathlib import Path
+
+import torch
+from lightning_fabric.plugins.environments.lightning import find_free_network_port
+
+from classgap.training import TrainConfig, train
+from image_files import write_folder
+from waiting import LOOPBACK
+
+BASE = ["data.per_class=14", "batch=24", "model=mlp-16", "epochs=3", "checkpoint_steps=1", "optim.lr=0.05"]
+PHOTOS = ["data.size=10", "data.augment=resized_crop,flip", "batch=8", "epochs=2"]
+SETTINGS: dict[str, list[str]] = {
+    "mr2": ["method=mr2"],
+    "sam_lff": ["method=lff", "wrapper=sam"],
+    "queue": ["method=elm", "method.queue=4", "method.num_features=16", "sampler=class_balanced"],
+    "crt": ["stage=crt", "stage.passes=2", "epochs=2"],
+    "teacher": ["method=gml", "epochs=2"],
+    "adamw_mixup": ["optim.name=adamw", "optim.lr=0.002", "mix=mixup"],
+    "lazy": PHOTOS,
+    "two_processes": ["method=mr2"],
+    "lazy_two_processes": PHOTOS,
+}
+COMPARED = ("model.safetensors", "predictions_test.npz", "predictions_val.npz")
+
+
+def config_of(name: str, photos: Path) -> TrainConfig:
+    data = [f"data={photos}", "data.per_class=none"] if name.startswith("lazy") else []
+    return TrainConfig().override([*BASE, *SETTINGS[name], *data])
+
+
+def start(name: str, folder: Path, photos: Path) -> list[int]:
+    """Begin or resume a run in processes of their own; their ids."""
+    world, port = 2 if name.endswith("two_processes") else 1, find_free_network_port()
+    processes = []
+    for rank in range(world):
+        process = os.fork()
+        if process:
+            processes.append(process)
+            continue
+        code = 1
+        try:
+            os.setsid()  # its workers are killed with it
+            os.dup2(os.open(folder.with_suffix(".out"), os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
+            if world > 1:
+                os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TORCHELASTIC_RUN_ID="kills")
+                os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), GROUP_RANK="0")
+                os.environ.update(WORLD_SIZE=str(world), LOCAL_WORLD_SIZE=str(world), GLOO_SOCKET_IFNAME=LOOPBACK)
+            lazy = {"memory": 0, "workers": 2} if name.startswith("lazy") else {}
+            train(config_of(name, photos), folder, accelerator="cpu", resume=True, **lazy)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    return processes
+
+
+def finish(processes: list[int]) -> list[int]:
+    return [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes]
+
+
+def ended(processes: list[int]) -> bool:
+    return all(os.waitid(os.P_PID, p, os.WEXITED | os.WNOHANG | os.WNOWAIT) for p in processes)
+
+
+def kill_randomly(name: str, folder: Path, photos: Path, duration: float, rng: random.Random) -> int:
+    """A run that is killed again and again until it comes to its end; the number of kills."""
+    kills = 0
+    while True:
+        processes = start(name, folder, photos)
+        # In the first attempts anywhere, then only late: otherwise a slow machine would never come to an end.
+        deadline = time.monotonic() + rng.uniform(0, duration) * (1 + kills / 4)
+        while time.monotonic() < deadline and not ended(processes):
+            time.sleep(0.002)
+        if ended(processes):
+            codes = finish(processes)
+            assert not any(codes), f"{name} ended with {codes}: {folder.with_suffix('.out').read_text()[-3000:]}"
+            return kills
+        for process in rng.sample(processes, rng.randint(1, len(processes))):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process, signal.SIGKILL)
+        finish(processes)
+        kills += 1
+
+
+def compare(name: str, folder: Path, whole: Path) -> None:
+    for file in COMPARED:
+        if (whole / file).exists():
+            assert (folder / file).read_bytes() == (whole / file).read_bytes(), f"{name}: {folder / file} differs"
+    logs = [[json.loads(line) for line in (f / "log.jsonl").read_text().splitlines()] for f in (folder, whole)]
+    for mine, theirs in zip(*logs, strict=True):
+        assert {**mine, "seconds": 0} == {**theirs, "seconds": 0}, name
+    left = [path for pattern in (".classgap-*", "*.tmp") for path in folder.rglob(pattern)]
+    assert not left, f"{name}: {left} are left"
+
+
+def main(root: Path, kills: int, seed: int, names: list[str]) -> None:
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    photos = write_folder(root / "photos", {"train": 10, "test": 4}, size=(17, 14), suffix=".jpg")
+    rng, total = random.Random(seed), 0
+    for position, name in enumerate(names):
+        began = time.monotonic()
+        assert not any(finish(start(name, root / name, photos))), (root / f"{name}.out").read_text()[-3000:]
+        duration, attempt, goal = time.monotonic() - began, 0, kills * (position + 1) // len(names)
+        before = total
+        while total < goal:
+            folder = root / f"{name}-{attempt}"
+            total += kill_randomly(name, folder, photos, duration, rng)
+            compare(name, folder, root / name)
+            shutil.rmtree(folder)
+            attempt += 1
+        print(f"{name}: {total - before} kills in {attempt} runs, all with the bytes of a run without", flush=True)
+    print(f"{total} kills", flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:] or list(SETTINGS))

@@ -1,0 +1,159 @@
+"""Recipes of the papers: every one is found by name, states what it should, and its quick form is trained end to end."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import classgap
+from classgap.checks import InputError
+from classgap.suites import load_suite
+from classgap.suites.suite import paper_suites
+from classgap.training import TrainConfig
+from classgap.training.recipes import load_file, load_recipe, quickened, recipe_file, recipe_names
+from image_files import NEEDS_TORCHVISION
+
+LARGE = [name for name in paper_suites() if name.endswith("_large")]
+
+
+@pytest.fixture(autouse=True)
+def _stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLASSGAP_DATA", str(tmp_path / "data"))
+
+
+# Model, optimiser, rate, weight decay, epochs, batch: methods.md, section F, and the papers.
+STATED: dict[str, tuple[Any, ...]] = {
+    "mr2_cifar100": ("resnet32", "sgd", 0.1, 5e-4, 300, 128),
+    "mr2_imagenet": ("timm:resnet50", "sgd", 0.1, 1e-4, 300, 128),
+    "mr2_clip": ("clip:RN50", "adamw", 3e-5, 0.1, 10, 512),
+    "mr2_mae": ("mae:vit_base_patch16_224", "adamw", 4e-3, 0.05, 100, 1024),
+    "mr2_moco": ("torchvision:resnet50", "sgd", 30, 0, 100, 256),
+    "mr2_cifar100_lt": ("resnet32", "sgd", 0.1, 5e-4, 300, 128),
+    "elm_cifar_lt": ("resnet32", "sgd", 0.4, 1e-4, 256, 128),
+    "elm_imagenet_lt": ("timm:resnet50", "sgd", 0.4, 5e-4, 90, 512),
+    "elm_inat18": ("timm:resnet50", "sgd", 0.4, 1e-4, 90, 1024),
+    "elm_two_moons": ("mlp-16-8-2", "adamw", 0.01, 0, 500, 400),
+    "dbm_cifar_lt": ("resnet32", "sgd", 0.1, 2e-4, 200, 64),
+    "dbm_imagenet_lt": ("timm:resnet50", "sgd", 0.1, 5e-4, 90, 256),
+    "dbm_inat18": ("timm:resnet50", "sgd", 0.2, 1e-4, 100, 256),
+    "marc_cifar_lt": ("resnet32", "sgd", 0.05, 5e-4, 591, 512),
+    "marc_imagenet_lt": ("timm:resnext50_32x4d", "sgd", 0.1, 5e-4, 90, 256),
+    "marc_places_lt": ("torchvision:resnet152", "sgd", 0.1, 5e-4, 30, 128),
+    "marc_inat18": ("timm:resnet50", "sgd", 0.1, 1e-4, 200, 256),
+}
+
+
+def test_every_recipe_is_listed_here() -> None:
+    assert set(recipe_names()) == set(STATED)
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_a_recipe_states_its_setting_command_row_and_cost(name: str) -> None:
+    config = load_recipe(name)
+    optim = config.optim
+    found = (config.model.name, optim.name, optim.lr, optim.weight_decay, config.epochs, config.batch)
+    assert found == STATED[name]
+    text = inspect.getdoc(load_file(recipe_file(name), "recipe")) or ""
+    for part in (f"classgap train {name}", f"classgap train {name} --quick", "Published: ", "Cost: "):
+        assert part in text
+    assert "Cost: estimate, assuming" in text or name == "elm_two_moons"
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_the_quick_form_differs_in_size_only(name: str) -> None:
+    whole, quick = load_recipe(name), load_recipe(name, quick=True)
+    assert (quick.method, quick.stage.name, quick.model.name) == (whole.method, whole.stage.name, whole.model.name)
+    assert quick.data.name == whole.data.name
+    assert quick.data.augment == whole.data.augment
+    assert quick.epochs == 2
+    assert quick.data.partial or name == "elm_two_moons"
+
+
+def test_unknown_recipes_and_suites_name_the_near_ones() -> None:
+    with pytest.raises(InputError, match="unknown recipe 'mr2_cifar10'; did you mean 'mr2_cifar100'"):
+        load_recipe("mr2_cifar10")
+    with pytest.raises(InputError, match="unknown suite 'mr2_larg'; did you mean 'mr2_large'"):
+        load_suite("mr2_larg")
+
+
+def test_a_recipe_in_the_current_folder_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "recipes").mkdir()
+    lines = "from classgap.training import TrainConfig\ndef config(quick=False):\n    return TrainConfig(epochs=7)\n"
+    (tmp_path / "recipes" / "mr2_cifar100.py").write_text(lines)
+    assert load_recipe("mr2_cifar100") == TrainConfig(epochs=7)
+
+
+@NEEDS_TORCHVISION
+def test_an_image_recipe_is_trained_by_name(tmp_path: Path) -> None:
+    """Files in the format of the published set, random crops, the method of the recipe, and predictions to audit."""
+    config = load_recipe("elm_imagenet_lt", quick=True).override(["model=resnet20", "epochs=1"])
+    result = classgap.train(config, tmp_path / "run", workers=0)
+    assert len(result.test.y_true) == 60
+    assert result.test.ids is not None
+    assert result.test.ids[0].startswith("val/n1")
+    assert result.split_hash
+
+
+@NEEDS_TORCHVISION
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STATED)
+def test_every_recipe_runs_end_to_end(name: str, tmp_path: Path) -> None:
+    if name == "mr2_clip":
+        pytest.importorskip("open_clip")
+    result = classgap.train(load_recipe(name, quick=True), tmp_path / "run", workers=0)
+    assert len(result.test.y_true) in (60, 2000)
+
+
+# --- suites -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_bench_of_a_recipe_runs(tmp_path: Path) -> None:
+    report = classgap.bench("elm_two_moons", quick=True, out=tmp_path / "bench")
+    assert not report.failed
+    assert not report.missing
+    assert "elm" in report.to_markdown()
+
+
+def test_bench_of_a_recipe_compares_it_with_cross_entropy() -> None:
+    suite = load_suite("marc_places_lt")
+    assert [v.name for v in suite.variants] == ["cross_entropy", "cross_entropy, re-run", "marc"]
+    config = suite.variants[2].config(suite.tasks[0], 0)
+    assert (config.stage.name, config.stage.params["gamma"], config.stage.params["passes"]) == ("marc", 1.2, 10)
+    assert suite.published[1].accuracy["few-shot"] == 32.6
+
+
+def test_settings_of_a_suite_reach_every_run() -> None:
+    suite = load_suite("dbm").with_settings(["epochs=9", "data.root=/data"])
+    assert {job.config.epochs for job in suite.jobs(seeds=[0])} == {9}  # also of NCL, whose variant has 400
+    assert {job.config.data.root for job in suite.jobs(seeds=[0])} == {"/data"}
+    with pytest.raises(InputError, match=r"--set method\.lam=1: a suite compares methods over seeds"):
+        load_suite("dbm").with_settings(["method.lam=1"])
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_large_suites_have_the_settings_of_the_recipes(name: str) -> None:
+    suite = load_suite(name)
+    assert suite.reference == "cross_entropy"
+    assert len({job.key for job in suite.jobs(seeds=[0])}) == len(suite.jobs(seeds=[0]))
+    known = {load_recipe(recipe).data.name for recipe in STATED} | {
+        "stanford_cars",
+        "oxford_pets",
+        "flowers102",
+        "food101",
+        "fgvc_aircraft",
+    }
+    assert {task.config.data.name for task in suite.tasks} <= known
+    assert {row.variant for row in suite.published} >= {"cross_entropy"}
+    quick = suite.quickened()
+    assert {job.config.epochs for job in quick.jobs(seeds=[0])} == {2}
+    assert quick.name == f"{name}-quick"
+
+
+def test_quick_keeps_own_data_small() -> None:
+    config = quickened(TrainConfig().override(["epochs=90", "schedule=step", "schedule.milestones=30,60"]))
+    assert (config.data.per_class, config.epochs, config.schedule.milestones) == (16, 2, (1,))

@@ -1,0 +1,112 @@
+"""Search for parameters: on validation data only, shared by real processes, with the reference as a constraint."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import classgap
+from classgap.checks import InputError
+from classgap.registry import Choice, Float, Int
+from classgap.training import TrainConfig
+from classgap.tuning import parse_space, search_space, tune
+
+pytest.importorskip("optuna", reason="needs Optuna")
+SMALL = ["data.per_class=10", "data.val_fraction=0.3", "model=mlp-16", "method=logit_adjusted", "optim.lr=0.05"]
+SMALL += ["epochs=3", "batch=50"]
+
+
+def test_spaces() -> None:
+    config = TrainConfig().override(["method=elm", "stage=marc"])
+    assert {"method.lam", "method.alpha", "stage.gamma"} <= set(search_space(config))
+    found = parse_space(["optim.lr=0.01:0.3:log", "epochs=2:9", "method.c_bar=1,2.5", "method.alpha=prior,count"])
+    assert found == {
+        "optim.lr": Float(0.01, 0.3, 0.01, log=True),
+        "epochs": Int(2, 9, 2),
+        "method.c_bar": Choice((1, 2.5), 1),
+        "method.alpha": Choice(("prior", "count"), "prior"),
+    }
+    for wrong in ("optim.lr", "optim.lr=3:1", "optim.lr=0:1:log", "optim.lr=1:2:lin", "optim.lr=a:b"):
+        with pytest.raises(InputError, match="--space"):
+            parse_space([wrong])
+
+
+def test_what_cannot_be_searched(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"did you mean 'optim\.lr'"):
+        tune(folder=tmp_path, space={"optim.lrr": Float(0.1, 1.0, 0.1)})
+    with pytest.raises(InputError, match=r"tune needs validation data; set data\.val_fraction"):
+        tune(folder=tmp_path, settings=[*SMALL, "data.val_fraction=0"])
+
+
+def _start(folder: Path, trials: int) -> subprocess.Popen[str]:
+    words = [word for setting in SMALL for word in ("--set", setting)]
+    command = [
+        sys.executable,
+        "-m",
+        "classgap",
+        "tune",
+        *words,
+        "--trials",
+        str(trials),
+        "--out",
+        str(folder),
+        "--no-prune",
+    ]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def test_two_processes_share_a_study(tmp_path: Path) -> None:
+    """One reference, different trials, no more than asked for (but those under way), one result."""
+    folder = tmp_path / "study"
+    processes = [_start(folder, 6) for _ in range(2)]
+    told = [process.communicate()[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], told
+    report = tune(folder=folder, settings=SMALL, trials=6)  # nothing is left to do
+    assert 6 <= len(report.trials) <= 7
+    assert len({json.dumps(trial["values"]) for trial in report.trials}) == len(report.trials)
+    for text in told:
+        assert "trial " in text  # both worked
+    stored: dict[str, Any] = json.loads((folder / "tuned.json").read_text())
+    assert stored["values"] == dict(report.values)
+    good = [t for t in report.trials if t["overall"] >= report.reference["overall"]]
+    assert report.feasible is bool(good)
+    if good:
+        assert report.hard == max(t["hard"] for t in good)
+    assert report.config.method.params["tau"] == report.values["method.tau"]
+    assert not list(folder.rglob("predictions_test.npz"))  # the test set was not touched
+    with pytest.raises(InputError, match="holds a study of another run or search space"):
+        tune(folder=folder, settings=[*SMALL, "epochs=4"])
+    result = report.train()
+    assert json.loads((result.folder / "tuned.json").read_text())["values"] == dict(report.values)
+
+
+def test_the_constraint_decides(tmp_path: Path) -> None:
+    """A learning rate with which the network learns nothing is never chosen."""
+    space = {"optim.lr": Choice((1e-6, 0.05), 0.05)}
+    report = classgap.tune(folder=tmp_path, settings=SMALL, space=space, trials=4, slack=0.02, prune=False)
+    assert {trial["values"]["optim.lr"] for trial in report.trials} == {1e-6, 0.05}
+    assert report.values["optim.lr"] == 0.05
+    assert report.settings[0].startswith("optim.lr=")
+
+
+def test_hopeless_trials_end_early(tmp_path: Path) -> None:
+    told: list[str] = []
+    settings = [*SMALL, "data.per_class=40", "epochs=8"]
+    report = tune(
+        folder=tmp_path,
+        settings=settings,
+        space=parse_space(["optim.lr=0.1,0.05,0.08,0.06,0.000001"]),
+        trials=12,
+        tell=told.append,
+    )
+    pruned = [trial for trial in report.trials if trial["pruned"]]
+    assert pruned
+    assert sum("ended early" in sentence for sentence in told) == len(pruned)
+    assert (
+        report.hard >= max(trial["hard"] for trial in report.trials if trial["hard"] is not None) or not report.feasible
+    )
