@@ -311,7 +311,7 @@ def _hints(cls: Any) -> dict[str, Any]:
 
 
 def _check_literals(section: Any, prefix: str) -> None:
-    for name, hint in _hints(type(section)).items():
+    for name, hint in _hints(type(section)).items():  # type: ignore[arg-type]
         value = getattr(section, name)
         if dataclasses.is_dataclass(value):
             _check_literals(value, f"{name}.")
