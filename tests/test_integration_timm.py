@@ -15,7 +15,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 timm = pytest.importorskip("timm")
-pytest.importorskip("timm.task", reason="timm.task came with timm 1.0.26")
+pytest.importorskip("timm.task", reason="timm.task is complete from timm 1.0.27 on")
 
 from timm.optim import create_optimizer_v2
 

@@ -193,6 +193,16 @@ def test_no_false_claims_in_small():
     assert np.mean([result["coverage"]["slice difference"] for result in found]) >= 0.93
 
 
+def test_committed_simulation_keeps_its_promise():
+    results = json.loads((PATH.parent / "slices.json").read_text())
+    none = [result["claims"]["any"] for result in results if result["effect"] == "none"]
+    assert np.mean(none) <= 0.05
+    assert max(none) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 150)
+    assert np.mean([result["claims"]["fdr"] for result in results if result["effect"] != "none"]) <= 0.05
+    for name in ("cell difference", "slice difference", "class gap", "worst cell"):
+        assert np.mean([r["coverage"][name] for r in results if name in r["coverage"]]) >= 0.93
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", [s for s in simulation.grid() if s.num_classes <= 10], ids=str)
 def test_slices_in_simulation(setting):
