@@ -38,6 +38,7 @@ SETTINGS: dict[str, list[str]] = {
     "two_processes": ["method=mr2"],
     "lazy_two_processes": PHOTOS,
 }
+_ALONE_SECONDS = 15.0
 COMPARED = ("model.safetensors", "predictions_test.npz", "predictions_val.npz")
 
 
@@ -95,6 +96,13 @@ def kill_randomly(name: str, folder: Path, photos: Path, duration: float, rng: r
             assert not any(codes), f"{name} ended with {codes}: {folder.with_suffix('.out').read_text()[-3000:]}"
             return kills
         for process in rng.sample(processes, rng.randint(1, len(processes))):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process, signal.SIGKILL)
+        # A process that is left alone notices that, except while it waits for the others to start: launchers then end it.
+        deadline = time.monotonic() + _ALONE_SECONDS
+        while time.monotonic() < deadline and not ended(processes):
+            time.sleep(0.01)
+        for process in processes:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process, signal.SIGKILL)
         finish(processes)
