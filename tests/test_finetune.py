@@ -115,6 +115,16 @@ def test_frozen_backbone_keeps_running_statistics(tmp_path: Path) -> None:
     assert sorted(changed) == ["fc.bias", "fc.weight"]
 
 
+def test_frozen_norms_are_trained_with_the_statistics_they_start_with(tmp_path: Path) -> None:
+    setup = [*QUICK, "model=resnet20", "epochs=1", "model.freeze_norms=true"]
+    end = weights(train(settings=setup, folder=tmp_path).folder)
+    start = build(setup)
+    kept = [k for k in end if "running" in k or "num_batches" in k]
+    assert kept
+    assert all(torch.equal(start[k], end[k]) for k in kept)
+    assert not torch.equal(start["stem.1.weight"], end["stem.1.weight"])
+
+
 def test_frozen_backbone_and_a_stage_that_trains_it(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"model\.frozen=true trains the head alone"):
         train(settings=[*QUICK, "model.frozen=true", "stage=three_stage"], folder=tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +232,24 @@ def test_clip_image_tower_alone(clip: Any, tmp_path: Path) -> None:
     save_file({"visual.proj": torch.zeros(32, 16)}, tmp_path / "few.safetensors")
     with pytest.raises(InputError, match=r"lacks visual\.class_embedding"):
         open_model("clip:tiny-clip", 2, (3, 32, 32), str(tmp_path / "few.safetensors"))
+
+
+def test_clip_torchscript_archive(clip: Any, tmp_path: Path) -> None:
+    """OpenAI published its networks as TorchScript programs in half precision."""
+    import copy
+
+    half = copy.deepcopy(clip)
+    half.register_buffer("input_resolution", torch.tensor(32))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.trace(half, (IMAGES, torch.zeros(1, 77, dtype=torch.long)), check_trace=False).half().save(
+            tmp_path / "clip.pt"
+        )
+    built = open_model("clip:tiny-clip", 2, (3, 32, 32), str(tmp_path / "clip.pt"))
+    with torch.no_grad():
+        torch.testing.assert_close(built.model.eval().visual(IMAGES), clip.visual(IMAGES), rtol=0.02, atol=0.02)
+    with pytest.raises(InputError, match="is a TorchScript program"):
+        open_model("resnet20", 2, (3, 32, 32), str(tmp_path / "clip.pt"))
 
 
 def test_clip_wrong_activation(clip: Any, tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from classgap.cli.options import Plugins
+
 
 def tune(
     recipe: Annotated[
@@ -41,6 +43,7 @@ def tune(
         bool,
         typer.Option("--train", help="Then train with the chosen values and test once, in the folder best of --out."),
     ] = False,
+    plugin: Plugins = None,
 ) -> None:
     """Search for the parameters with the best hard third whose overall accuracy is not worse than cross-entropy's.
 

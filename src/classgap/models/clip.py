@@ -20,6 +20,7 @@ from classgap.models.weights import State, is_torchscript, read_weights, require
 
 CLIP_PIXELS: Pixels = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 _OPENAI_ONLY = ("input_resolution", "context_length", "vocab_size")  # numbers beside the weights in the files of OpenAI
+_CONSTANT = "attn_mask"  # a program may list it among its tensors
 
 
 class ClipClassifier(nn.Module):
@@ -138,7 +139,8 @@ def _read(path: Path) -> tuple[State, bool]:
         state = read_weights(path)
     state = {name.removeprefix("module."): tensor for name, tensor in state.items()}
     quick = any(name in state for name in _OPENAI_ONLY)
-    return {name: tensor.float() for name, tensor in state.items() if name not in _OPENAI_ONLY}, quick
+    left_out = (*_OPENAI_ONLY, _CONSTANT)
+    return {name: tensor.float() for name, tensor in state.items() if name not in left_out}, quick
 
 
 def _require_activation(open_clip: Any, name: str, openai: bool) -> None:

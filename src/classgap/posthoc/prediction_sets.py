@@ -16,6 +16,7 @@ from classgap.checks import InputError, fraction
 from classgap.measure.diagnostics.prediction_sets import thresholds
 from classgap.posthoc.held_out import Array, check_scores, kind_of_scores, label_columns
 from classgap.predictions.predictions import ScoreKind
+from classgap.writing import write
 
 
 class PredictionSets(BaseEstimator):  # type: ignore[misc]
@@ -70,8 +71,7 @@ class PredictionSets(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "threshold_")
         content = {"coverage": self.coverage, "scores_kind": self.scores_kind_, "classes": self.classes_.tolist(),
                    "threshold": self.threshold_.tolist()}  # fmt: skip
-        Path(path).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        return Path(path)
+        return write(path, json.dumps(content, indent=2) + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> PredictionSets:

@@ -74,11 +74,15 @@ def declared_loss(config: TrainConfig) -> registry.Method:
         "mix": "mix",
         "augmentation": "data.augment",
     }
-    if name not in {m.name for m in registry.methods("loss")}:
+    try:
+        return registry.get("loss", name)
+    except InputError:  # only now: listing all methods reads what every installed package offers
         for kind, section in sections.items():
             if name in {m.name for m in registry.methods(kind)}:
-                raise InputError(f"method={name}: {name} is used together with any method; set {section}={name}")
-    return registry.get("loss", name)
+                raise InputError(
+                    f"method={name}: {name} is used together with any method; set {section}={name}"
+                ) from None
+        raise
 
 
 def declared_needs(config: TrainConfig) -> frozenset[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import types
@@ -55,6 +56,8 @@ class ModelConfig:
         zero_shot: The head of a CLIP network starts at the text features of the class names: ``imagenet`` for the 80 sentences of
             the authors, or one sentence with ``{}`` in the place of the name. ``none`` starts at random.
         frozen: Train the head alone; the backbone keeps its weights and the statistics of its normalisation layers.
+        freeze_norms: Batch normalisation uses the running statistics it starts with, in training too, and keeps them: for
+            fine-tuning with few steps or small batches.
         wise: Share of the trained weights in the final network, the rest are those it started from (WiSE-FT); 1 for the trained
             network. A head that started at random is taken as trained.
         tokens: Longest text, in tokens of the network; longer ones are cut.
@@ -67,6 +70,7 @@ class ModelConfig:
     pretrained: bool | str = False
     zero_shot: str = "a photo of a {}."
     frozen: bool = False
+    freeze_norms: bool = False
     wise: float = 1.0
     tokens: int = 128
 
@@ -289,7 +293,7 @@ _IF_CHANGED = {
         "partial",
         "view_augment",
     ),
-    "model": ("head_params", "head_scale", "zero_shot", "frozen", "wise", "tokens"),
+    "model": ("head_params", "head_scale", "zero_shot", "frozen", "freeze_norms", "wise", "tokens"),
     "optim": ("betas", "decay_norms", "layer_decay"),
     "schedule": ("warmup_steps",),
 }
@@ -301,12 +305,13 @@ def _tree(config: TrainConfig) -> dict[str, Any]:
     return tree
 
 
-def _hints(cls: type) -> dict[str, Any]:
+@functools.cache
+def _hints(cls: Any) -> dict[str, Any]:
     return typing.get_type_hints(cls)
 
 
 def _check_literals(section: Any, prefix: str) -> None:
-    for name, hint in _hints(type(section)).items():
+    for name, hint in _hints(type(section)).items():  # type: ignore[arg-type]
         value = getattr(section, name)
         if dataclasses.is_dataclass(value):
             _check_literals(value, f"{name}.")

@@ -209,6 +209,10 @@ class Trainer:
 
     def _train_epoch(self) -> None:
         self.model.train(self.trains != "head")
+        if self.config.model.freeze_norms:
+            for module in self.model.modules():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    module.eval()
         self.criterion.train()
         if self.step == 0:
             self.criterion.start_epoch(self.epoch, self._training_pass)
