@@ -82,7 +82,9 @@ def test_archives_are_found_by_name_on_every_machine(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_interrupting_leaves_no_process_and_loses_nothing(tmp_path: Path, how: signal.Signals) -> None:
     (tmp_path / "mine.py").write_text(textwrap.dedent(SUITE_FILE).replace("epochs=2", "epochs=30000"))
-    with started([*CLI, "mine.py"], cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as run:
+    with started(
+        [*CLI, "mine.py", "--workers", "1"], cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
+    ) as run:
         wait_until(lambda: list(tmp_path.glob("runs/bench/mine/jobs/*/checkpoint.pt")), run)
         run.send_signal(how)
         _, errors = run.communicate(timeout=SECONDS)
