@@ -260,14 +260,20 @@ def test_an_epoch_visits_everyone_once_and_can_start_anywhere() -> None:
 def test_processes_share_the_same_batches(world: int) -> None:
     parts = [_batches(rank=r, world=world).epoch(0) for r in range(world)]
     for whole, *shares in zip(_batches().epoch(0), *parts, strict=False):
-        assert torch.equal(torch.cat([s.x for s in shares]), whole.x)
+        assert torch.equal(torch.cat([s.x[: len(s.y)] for s in shares]), whole.x)
+        assert torch.equal(torch.cat([s.index for s in shares]), whole.index)
         assert {s.total for s in shares} == {whole.total}
 
 
 def test_a_tail_too_small_for_batchnorm_is_left_out() -> None:
     assert _batches(batch=52).steps() == 1
-    assert _batches(batch=50, world=2, rank=0).steps() == 1
     assert _batches(batch=50).steps() == 2
+
+
+def test_a_process_without_samples_of_a_small_tail_has_inputs_for_batchnorm() -> None:
+    (*_, first), (*_, second) = (_batches(batch=50, world=2, rank=rank).epoch(0) for rank in range(2))
+    assert (len(first.y), len(second.y)) == (3, 0)
+    assert (len(first.x), len(second.x)) == (3, 2)
 
 
 def test_normalise() -> None:

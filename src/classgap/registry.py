@@ -25,7 +25,6 @@ import importlib.util
 import inspect
 import os
 import sys
-import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -18,7 +18,7 @@ from classgap.training.checkpoint import FileBesideTarget
 from classgap.training.config import DataConfig, TrainConfig, read_run
 from classgap.training.epoch import read_log
 from classgap.training.folder import write_results, write_run
-from classgap.training.lock import lock_folder
+from classgap.training.lock import lock_folder, release_unused
 from classgap.training.loop import Trainer, Watcher
 from classgap.training.outputs import SplitOutputs
 from classgap.training.precision import require_precision
@@ -147,7 +147,7 @@ def start(
             write_run(trainer, config)
     except BaseException:
         if lock is not None:
-            lock.release()
+            release_unused(lock, folder)
         raise
     return trainer
 
