@@ -184,7 +184,7 @@ class AuditReport:
         """The misclassified samples, worst first, as a polars table.
 
         Columns: ``row`` (from 0), ``id``, ``true``, ``predicted``, ``margin`` (probability of the true class minus the largest
-        probability of another class), ``cause`` (kind of the suspected cause in :attr:`diagnoses`; empty if there is none),
+        probability of another class), ``cause`` (kind of the suspected cause in ``diagnoses``; empty if there is none),
         ``probability_true``, ``probability_predicted``, ``path`` and ``text``; what was not given is left out. They are sorted
         by margin, or without scores by the accuracy of their class.
 
