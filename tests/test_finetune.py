@@ -116,7 +116,7 @@ def test_frozen_backbone_keeps_running_statistics(tmp_path: Path) -> None:
 
 
 def test_frozen_norms_are_trained_with_the_statistics_they_start_with(tmp_path: Path) -> None:
-    setup = [*QUICK, "model=resnet20", "epochs=1", "model.freeze_norms=true"]
+    setup = [*QUICK, "model=resnet20", "epochs=1", "optim.lr=0.001", "model.freeze_norms=true"]
     end = weights(train(settings=setup, folder=tmp_path).folder)
     start = build(setup)
     kept = [k for k in end if "running" in k or "num_batches" in k]
@@ -165,7 +165,7 @@ def test_pretrained_weights_are_where_training_starts(tmp_path: Path) -> None:
     setup = [*QUICK, f"model.pretrained={tmp_path / 'start.safetensors'}", "model.frozen=true"]
     result = train(settings=setup, folder=tmp_path / "run", watch=lambda p: notes.append(p.note))
     assert torch.equal(weights(result.folder)["1.weight"], load_file(tmp_path / "start.safetensors")["1.weight"])
-    assert "start.safetensors has no head for 10 classes: the head starts at random" in notes
+    assert "start.safetensors has no head for 10 classes: the head starts at zero" in notes
     (tmp_path / "start.safetensors").unlink()  # the run does not need it any more
     found = classgap.load_run(result.folder).outputs("digits")
     np.testing.assert_allclose(found.scores, result.test.scores, rtol=1e-5, atol=1e-5)

@@ -86,7 +86,7 @@ def test_random_parts_depend_on_seed_epoch_and_position_only(photos: Path) -> No
     assert not torch.equal(next(iter(alone.epoch(1))).x, whole[0].x)
     shares = [make(workers=rank, rank=rank, world=2).epoch(0) for rank in range(2)]
     for batch, *parts in zip(whole, *shares, strict=False):
-        assert torch.equal(torch.cat([part.x for part in parts]), batch.x)
+        assert torch.equal(torch.cat([part.x[: len(part.y)] for part in parts]), batch.x)
     two = next(iter(make(workers=1, views=2).epoch(0)))
     assert not torch.equal(*two.x.chunk(2))
 

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from classgap.checks import InputError
-from classgap.heads import CosineHead
+from classgap.heads import CosineHead, find_head
 from classgap.models import build_model, open_model, put_head
 
 IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -44,13 +44,14 @@ def test_safetensors_and_checkpoints_load_whole(tmp_path: Path) -> None:
         assert built.notes == ()
 
 
-def test_head_of_another_size_starts_at_random(tmp_path: Path) -> None:
+def test_head_of_another_size_starts_at_zero(tmp_path: Path) -> None:
     source = build_model("resnet20", 5, (3, 32, 32))
     save_file(source.state_dict(), tmp_path / "five.safetensors")
     built = open_model("resnet20", 6, (3, 32, 32), str(tmp_path / "five.safetensors"))
     assert built.head_is_new
     assert body_equal(source, built.model, "fc.")
-    assert built.notes == ("five.safetensors has no head for 6 classes: the head starts at random",)
+    assert built.notes == ("five.safetensors has no head for 6 classes: the head starts at zero",)
+    assert not any(bool(parameter.any()) for parameter in find_head(built.model)[1].parameters())
 
 
 def test_moco(resnet: Any, tmp_path: Path) -> None:

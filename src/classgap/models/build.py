@@ -71,7 +71,7 @@ def build_model(
         pretrained: ``True`` for the usual published weights, a tag of the library for others (both are downloaded, unless
             ``hf:`` names a folder), or the path of a file: safetensors, or a checkpoint of PyTorch, also in the layouts of MoCo
             (``module.encoder_q.``), MAE (``model``) and CLIP (``visual.``). Everything in it must fit, except a head for another
-            number of classes, which then starts at random.
+            number of classes, which then starts at zero.
     Example:
         >>> model = build_model("resnet20", 10, (3, 32, 32))
         >>> sum(p.numel() for p in model.parameters())
@@ -94,9 +94,27 @@ def open_model(
 ) -> Built:
     """The network of :func:`build_model` with its own head, and what there is to say about its weights.
 
+    A new head on pretrained weights starts at zero: large random logits would change the pretrained layers in the first steps
+    (networks of timm start with a head of several nats).
+
     Args:
         class_names, zero_shot: What the head of a CLIP network starts from.
     """
+    built = _open(name, num_classes, in_shape, pretrained, class_names, zero_shot)
+    if pretrained and built.head_is_new and not isinstance(built.model, ClipClassifier):
+        for parameter in find_head(built.model)[1].parameters():
+            nn.init.zeros_(parameter)
+    return built
+
+
+def _open(
+    name: str,
+    num_classes: int,
+    in_shape: Shape,
+    pretrained: bool | str,
+    class_names: Sequence[str] | None,
+    zero_shot: str,
+) -> Built:
     library, _, foreign = name.partition(":")
     if foreign:
         one_of("model library", library, _LIBRARIES)

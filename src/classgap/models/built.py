@@ -21,7 +21,7 @@ class Built:
     """A network for some number of classes.
 
     Attributes:
-        head_is_new: Whether the last layer starts at random.
+        head_is_new: Whether the last layer is new, not part of the weights that were loaded.
         notes: Sentences for the user about its weights.
     """
 

@@ -116,7 +116,7 @@ def _classifier(auto: Any, name: str, config: Any, download: bool, num_classes: 
         return Built(model, head_is_new=False)
     head = find_head(model)[0]
     others = [key for key in random if not key.startswith(head)]
-    note = f"the weights of {name} have no head for {num_classes} classes (they have {published_classes}): it starts at random"
+    note = f"the weights of {name} have no head for {num_classes} classes (they have {published_classes}): it starts at zero"
     return Built(model, notes=(note + (f", and so do {', '.join(others[:3])}" if others else ""),))
 
 

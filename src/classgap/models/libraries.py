@@ -75,7 +75,7 @@ def _tagged(name: str, tag: str) -> str:
 def _published(model: nn.Module, name: str, num_classes: int, classes: int | None) -> Built:
     if classes is None or classes == num_classes:
         return Built(model, head_is_new=classes is None)
-    return Built(model, notes=(f"the weights of {name} are for {classes} classes: the head starts at random",))
+    return Built(model, notes=(f"the weights of {name} are for {classes} classes: the head starts at zero",))
 
 
 def torchvision_model(name: str, num_classes: int, in_shape: Shape, pretrained: bool | str) -> Built:

@@ -42,7 +42,7 @@ _ONLY_PRETRAINING = ("mask_token", "decoder_")  # of MAE: parts that the classif
 
 @dataclass(frozen=True)
 class Loaded:
-    """What came of loading a file: whether the head starts at random, and sentences for the user."""
+    """What came of loading a file: whether the head starts at zero, and sentences for the user."""
 
     head_is_new: bool
     notes: tuple[str, ...]
@@ -99,7 +99,7 @@ def is_torchscript(path: Path) -> bool:
 
 
 def load_weights(model: nn.Module, path: Path, *, fresh: tuple[str, ...] = (), unused: tuple[str, ...] = ()) -> Loaded:
-    """Put the weights of a file into a network. All must fit, except a head for other classes, which then starts at random.
+    """Put the weights of a file into a network. All must fit, except a head for other classes.
 
     Args:
         fresh: How names of parameters begin that may be absent from the file and then start at random.
@@ -113,7 +113,7 @@ def load_weights(model: nn.Module, path: Path, *, fresh: tuple[str, ...] = (), u
     if head_is_new:
         found = {name: tensor for name, tensor in found.items() if not name.startswith(head)}
         size = next(tensor.shape[0] for name, tensor in own.items() if name.startswith(head))
-        notes = (*notes, f"{path.name} has no head for {size} classes: the head starts at random")
+        notes = (*notes, f"{path.name} has no head for {size} classes: the head starts at zero")
     found = _fitted(model, found, own)
     optional = (*fresh, head) if head_is_new else fresh
     require_match(path, found, {k: v for k, v in own.items() if k in found or not k.startswith(optional)})

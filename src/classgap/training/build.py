@@ -34,7 +34,7 @@ class Network:
         head_scale: What a cosine head multiplies its cosines by; ``None`` for raw cosines, and for other heads.
         experts: Number of networks side by side; 0 for a plain one.
         counts: Whether the loss has the class counts, and why.
-        head_is_new: Whether the head starts at random.
+        head_is_new: Whether the head is new, not part of the weights that were loaded.
         about_weights: What there is to say about pretrained weights.
     """
 

@@ -20,7 +20,7 @@ START_FILE = "start.safetensors"
 
 
 def save_start(fabric: Fabric, model: nn.Module, path: Path, *, without_head: bool) -> None:
-    """Write the weights that training starts from; a head that starts at random is left out. Every process calls this."""
+    """Write the weights that training starts from; a new head is left out. Every process calls this."""
     left_out = _head_tensors(model) if without_head else set()
     state = {
         name: tensor.detach().cpu().contiguous()

@@ -69,8 +69,8 @@ def roc_area(positive: NDArray[Any], negative: NDArray[Any]) -> tuple[float, flo
     """Area under the ROC curve and its variance (DeLong et al. 1988, with one more sample of the largest spread per side).
 
     Example:
-        >>> roc_area(np.array([0.9, 0.4]), np.array([0.5, 0.1, 0.2]))[0]
-        0.8333333333333334
+        >>> round(roc_area(np.array([0.9, 0.4]), np.array([0.5, 0.1, 0.2]))[0], 4)
+        0.8333
     """
     first = _placements(positive, np.sort(negative))
     second = 1 - _placements(negative, np.sort(positive))
@@ -90,8 +90,8 @@ def average_precision(positive: NDArray[Any], negative: NDArray[Any]) -> float:
     """Sum over the recall steps of the precision there; samples with equal scores form one step.
 
     Example:
-        >>> average_precision(np.array([0.9, 0.4]), np.array([0.5, 0.1, 0.2]))
-        0.8333333333333333
+        >>> round(average_precision(np.array([0.9, 0.4]), np.array([0.5, 0.1, 0.2])), 4)
+        0.8333
     """
     step, hits, precision = _precision(positive, np.sort(negative))
     return float((step * precision).sum() / hits[-1])
