@@ -363,7 +363,7 @@ def test_words_without_an_option_are_explained(words: list[str], message: str) -
 def test_recipes_that_cannot_be_used(tmp_path: Path) -> None:
     from classgap.training.recipes import load_recipe
 
-    with pytest.raises(InputError, match="unknown recipe .nowhere."):
+    with pytest.raises(InputError, match="unknown recipe 'nowhere'"):
         load_recipe("nowhere")
     bad = tmp_path / "bad.py"
     bad.write_text("x = 1\n")
