@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Callable, Iterable
+import logging
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -57,3 +60,16 @@ def published(what: str, load: Callable[[], T]) -> T:
             f"{what} could not be loaded: {reason} ({type(error).__name__}). Without a network, give a local copy: "
             "model.pretrained=FILE (or a folder, for hf: models)"
         ) from error
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without the warnings and log messages of a library."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

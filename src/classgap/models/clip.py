@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,7 @@ from torch.nn import functional as F
 
 from classgap.checks import InputError
 from classgap.heads import CosineHead
-from classgap.models.built import Built, Pixels, Shape, image_shape, published, unknown
+from classgap.models.built import Built, Pixels, Shape, image_shape, published, quiet, unknown
 from classgap.models.weights import State, is_torchscript, read_weights, require_match, weights_file
 
 CLIP_PIXELS: Pixels = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
@@ -82,7 +79,7 @@ def clip_model(
     file = weights_file(pretrained)
     notes: tuple[str, ...] = ()
     texts = True
-    with _quiet():  # open_clip warns that weights are random, which is what was asked for
+    with quiet():  # open_clip warns that weights are random, which is what was asked for
         if file is not None:
             state, openai = _read(file)
             _require_activation(open_clip, name, openai)
@@ -133,7 +130,7 @@ def _open_clip() -> Any:
 def _read(path: Path) -> tuple[State, bool]:
     """The weights of a file in float32, and whether OpenAI made them."""
     if is_torchscript(path):
-        with _quiet():  # torch.jit is deprecated, but it is how these files were published
+        with quiet():  # torch.jit is deprecated, but it is how these files were published
             state: State = dict(torch.jit.load(path, map_location="cpu").state_dict())  # type: ignore[no-untyped-call]
     else:
         state = read_weights(path)
@@ -165,19 +162,6 @@ def _load(open_clip: Any, clip: Any, state: State, path: Path) -> bool:
     require_match(path, state, wanted)
     clip.load_state_dict(state, strict=False)
     return texts
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the warnings of a library."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
 
 
 def _width(clip: Any) -> int:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import logging
-import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +14,7 @@ from torch import Tensor, nn
 
 import classgap
 from classgap.checks import InputError
+from classgap.models.built import quiet
 from classgap.posthoc import DisAlign
 from classgap.training.outputs import scores_and_features
 from classgap.training.predictor import Predictor, load_run
@@ -145,7 +142,7 @@ def _samples(run: Predictor) -> tuple[str, Tensor]:
 
 def _program(network: nn.Module, name: str, samples: Tensor) -> Any:
     try:
-        with _quiet(), torch.no_grad():
+        with quiet(), torch.no_grad():
             return torch.onnx.export(
                 network,
                 (samples,),
@@ -158,19 +155,6 @@ def _program(network: nn.Module, name: str, samples: Tensor) -> Any:
     except Exception as error:  # whatever the exporter raises about an operation that it does not know
         reason = str(error).strip().split("\n", 1)[0]
         raise InputError(f"the network cannot be written as ONNX: {reason} ({type(error).__name__})") from error
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the notes of the exporter about itself."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
 
 
 def _about(run: Predictor, name: str, samples: Tensor) -> dict[str, Any]:
