@@ -5,12 +5,14 @@ A message names the argument, says what was wanted, shows what came, and offers 
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import math
 import numbers
 import sys
 import unicodedata
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable, Iterator, Sized
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -26,6 +28,20 @@ LARGEST_SEED = 2**32 - 1
 
 class InputError(ValueError):
     """The caller passed something that cannot be used; the text says what to do. The CLI prints it and exits with 2."""
+
+
+@contextlib.contextmanager
+def reading(path: str | Path, what: str) -> Iterator[None]:
+    """Turn whatever the content of a damaged file raises while it is interpreted into one sentence; ``what`` it should be."""
+    try:
+        yield
+    except (InputError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        reason = printable(" ".join(str(error).split())[:200])
+        raise InputError(
+            f"{path} is not {what}, or it is damaged ({type(error).__name__}: {reason}); restore the file, or write it again"
+        ) from error
 
 
 def printable(name: str) -> str:

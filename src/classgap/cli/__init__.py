@@ -13,10 +13,12 @@ def main() -> None:
     code 2 (1 is the code of a failed gate); any other error is a bug and shows its traceback."""
     from classgap.cli.app import app
     from classgap.cli.errors import sentence_for
+    from classgap.cli.paths import check_filled
 
     _prepare_streams()
     try:
         try:
+            check_filled(sys.argv[1:])
             app()
         except SystemExit:
             if not isinstance(sys.stdout, io.TextIOWrapper):  # Click replaces it where the reader of a pipe has gone

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,12 +89,28 @@ def encode_rows(table: Table, class_names: Sequence[str] | None, train_counts: A
     )
     rows = collect(table.data.select(*wanted))
     arrays = {role: label_values(rows[name], name) for role, name in single.items()}
-    arrays |= {role: _matrix(rows, names) for role, names in wide.items() if names}
+    names = found.spelled if class_names is None else class_names
+    if found.spelled is not None and names is not None and set(found.spelled) == set(names):
+        wide["scores"] = _in_order_of(names, found, arrays)
+    arrays |= {role: _matrix(rows, columns) for role, columns in wide.items() if columns}
     samples = {name: sample_values(rows[column], name) for name, column in found.samples.items()}
     titles = {role: f"column {name!r}" for role, name in single.items()}
-    names = class_names if class_names is not None else found.spelled
-    source = Source(titles, table.names_option)
+    numbered = len(found.scores) > 1 and all(name.endswith(str(k)) for k, name in enumerate(found.scores))
+    source = Source(titles, table.names_option, numbered and found.spelled is None)
     return encode(arrays, source, columns=samples, names=names, train_counts=train_counts)
+
+
+def _in_order_of(names: Sequence[str], found: Found, arrays: Mapping[str, NDArray[Any]]) -> list[str]:
+    """The score columns, whose suffixes are class names, in the order of the names that were given."""
+    assert found.spelled is not None
+    for labels in arrays.values() if list(names) != found.spelled else ():
+        numbers = set(map(str, np.unique(labels))) - set(names)
+        if numbers:
+            raise InputError(
+                f"the class names and the score columns {found.scores[0]!r} … are in different order, so the label "
+                f"{min(numbers)!r} can mean two classes; give the names in the order of the columns, or leave them out"
+            )
+    return [found.scores[found.spelled.index(name)] for name in names]
 
 
 def label_values(column: Any, name: str, counts: NDArray[np.int64] | None = None) -> NDArray[Any]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from classgap.checks import LARGEST_SEED, InputError, did_you_mean, fraction, number, one_of, shown, whole
+from classgap.checks import LARGEST_SEED, InputError, did_you_mean, fraction, number, one_of, reading, shown, whole
 
 Precision = Literal["32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true"]
 
@@ -235,6 +235,8 @@ class TrainConfig:
             key, equals, text = assignment.partition("=")
             if not equals:
                 raise InputError(f"--set wants key=value, got {assignment!r}; e.g. --set optim.lr=0.05")
+            if not text.strip():
+                raise InputError(f"--set {key}= has no value; is a variable not set? Write {key}=none for nothing")
             _assign(tree, key.strip(), text.strip())
         return TrainConfig.from_dict(tree)
 
@@ -274,10 +276,8 @@ def read_run(folder: Path) -> TrainConfig | None:
     path = folder / "run.json"
     if not path.exists():
         return None
-    try:
-        return TrainConfig.from_dict(json.loads(path.read_text())["config"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} cannot be read ({error}); restore it or choose another folder") from error
+    with reading(path, "the description of a run"):
+        return TrainConfig.from_dict(json.loads(path.read_text(encoding="utf-8"))["config"])
 
 
 # Written only where they differ from the defaults, so that a setting of a later version does not rename the runs of earlier ones.

@@ -184,7 +184,7 @@ class _Unfinished:
 
     def _found(self) -> int:
         """Finished samples of an earlier attempt at the same file."""
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
             note = json.loads(self.note.read_text())
             if note["fingerprint"] == self.fingerprint and self.part.stat().st_size == self.layout.size:
                 return int(note["done"])

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from classgap import posthoc
-from classgap.checks import InputError
+from classgap.checks import InputError, reading
 from classgap.data import (
     Encode,
     Expected,
@@ -30,6 +30,7 @@ from classgap.data import (
 from classgap.models import text_encoder
 from classgap.posthoc import PostHocMethod
 from classgap.predictions import Predictions
+from classgap.predictions.labels import check_names
 from classgap.training.build import Network, build_network
 from classgap.training.checkpoint import read_checkpoint
 from classgap.training.config import TrainConfig, read_run
@@ -197,25 +198,27 @@ def predict(run: str | Path | Predictor, data: Any, labels: Any = None, **option
 
 def _data_of(folder: Path) -> TrainingData:
     """What a network is built from: shapes, classes and counts, without any samples."""
-    about = json.loads((folder / "run.json").read_text()).get("data")
-    if about is None:
-        raise InputError(
-            f"{folder / 'run.json'} does not say what the data were like: an earlier version wrote it; train again"
+    with reading(folder / "run.json", "the description of a run"):
+        about = json.loads((folder / "run.json").read_text(encoding="utf-8")).get("data")
+        if about is None:
+            raise InputError(
+                f"{folder / 'run.json'} does not say what the data were like: an earlier version wrote it; train again"
+            )
+        counts = torch.tensor(about["train_counts"])
+        labels = torch.repeat_interleave(torch.arange(len(counts)), counts)
+        nothing = torch.empty((0, *about["in_shape"]), dtype=torch.uint8)
+        names = tuple(check_names(about["class_names"], len(counts)))
+        return TrainingData(
+            name=str(about["name"]),
+            train=Split(nothing, labels),
+            val=None,
+            test=Split(nothing, labels[:0]),
+            class_names=names,
+            mean=tuple(map(float, about["mean"])),
+            std=tuple(map(float, about["std"])),
+            augment=(),
+            split_hash="",
         )
-    counts = torch.tensor(about["train_counts"])
-    labels = torch.repeat_interleave(torch.arange(len(counts)), counts)
-    nothing = torch.empty((0, *about["in_shape"]), dtype=torch.uint8)
-    return TrainingData(
-        name=about["name"],
-        train=Split(nothing, labels),
-        val=None,
-        test=Split(nothing, labels[:0]),
-        class_names=tuple(about["class_names"]),
-        mean=tuple(about["mean"]),
-        std=tuple(about["std"]),
-        augment=(),
-        split_hash="",
-    )
 
 
 def _load_criterion(folder: Path, network: Network) -> None:
