@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import json
 import math
 import numbers
 import sys
@@ -58,6 +59,19 @@ def printable(name: str) -> str:
 
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode()
+
+
+def plain_value(text: str) -> Any:
+    """The value that the user wrote: a JSON value where it is one, else the text.
+
+    Example:
+        >>> plain_value("0.5"), plain_value("mean"), plain_value("True")
+        (0.5, 'mean', True)
+    """
+    try:
+        return json.loads({"True": "true", "False": "false", "None": "null", "none": "null"}.get(text, text))
+    except (ValueError, RecursionError):  # also numbers with thousands of digits, and deeply nested lists
+        return text
 
 
 def did_you_mean(name: str, known: Iterable[str], *, what: str) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from classgap.checks import LARGEST_SEED, InputError, did_you_mean, fraction, number, one_of, reading, shown, whole
+from classgap.checks import LARGEST_SEED, InputError, did_you_mean, fraction, number, one_of, plain_value, reading, shown, whole
 
 Precision = Literal["32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true"]
 
@@ -347,10 +347,10 @@ def _assign(tree: dict[str, Any], key: str, text: str) -> None:
     rest = rest or "name"
     inner = _hints(cls)  # type: ignore[arg-type]
     if "params" in inner and rest != "name":
-        tree[section]["params"][rest.removeprefix("params.")] = _parse_free(text)
+        tree[section]["params"][rest.removeprefix("params.")] = plain_value(text)
     elif f"{rest.partition('.')[0]}_params" in inner and "." in rest:
         part, _, parameter = rest.partition(".")
-        tree[section][f"{part}_params"][parameter] = _parse_free(text)
+        tree[section][f"{part}_params"][parameter] = plain_value(text)
     elif rest not in inner or rest.endswith("_params"):
         raise InputError(did_you_mean(key, _settings(), what="setting"))
     else:
@@ -406,11 +406,3 @@ def _parse(key: str, hint: Any, text: str) -> Any:
     except ValueError as error:
         wanted = "a whole number" if hint is int else "a number"
         raise InputError(f"{key} must be {wanted}, got {shown(text)}") from error
-
-
-def _parse_free(text: str) -> Any:
-    """A method's parameter: a JSON value where it is one, else the text."""
-    try:
-        return json.loads({"True": "true", "False": "false", "None": "null", "none": "null"}.get(text, text))
-    except (ValueError, RecursionError):  # also numbers with thousands of digits, and deeply nested lists
-        return text
