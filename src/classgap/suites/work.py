@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from classgap.training.config import read_run
 from classgap.training.epoch import read_log
 from classgap.training.loop import DivergedError, Trainer, TrainProgress
 from classgap.training.run import start
-from classgap.writing import replacing, write
+from classgap.writing import write
 
 Watch = Callable[[float], None]
 
@@ -73,8 +74,9 @@ def keep_best(trainer: Trainer, folder: Path) -> None:
 
 
 def _save_weights(trainer: Trainer, path: Path) -> None:
-    with replacing(path) as temporary:
-        torch.save({"model": trainer.model.state_dict(), "criterion": trainer.criterion.state_dict()}, temporary)
+    content = io.BytesIO()  # torch would report a full disk as an error of its archive
+    torch.save({"model": trainer.model.state_dict(), "criterion": trainer.criterion.state_dict()}, content)
+    write(path, content.getvalue())
 
 
 def _candidates(trainer: Trainer, folder: Path) -> Iterator[EpochResult]:

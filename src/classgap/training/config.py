@@ -13,7 +13,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from classgap.checks import LARGEST_SEED, InputError, did_you_mean, fraction, number, one_of, plain_value, reading, shown, whole
+from classgap.checks import (
+    LARGEST_SEED,
+    InputError,
+    did_you_mean,
+    fraction,
+    number,
+    one_of,
+    plain_value,
+    reading,
+    shown,
+    whole,
+)
 
 Precision = Literal["32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true"]
 

@@ -58,10 +58,10 @@ class Predictor:
         network: Network,
         data: TrainingData,
         correction: PostHocMethod | None,
-        device: str,
+        device: torch.device,
         encode: Encode | None = None,
     ) -> None:
-        self.config, self.device, self.correction = config, torch.device(device), correction
+        self.config, self.device, self.correction = config, device, correction
         self.class_names, self.train_counts = data.class_names, data.class_counts.numpy()
         own = config.data
         files = FileOptions(own.size, own.resize, None, own.test_fraction, interpolation=own.interpolation)
@@ -160,6 +160,17 @@ class Predictor:
         return scores, features
 
 
+def find_device(name: str) -> torch.device:
+    """The device of this name, if torch can compute there."""
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).cpu()
+    except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:  # without its library, an assertion
+        reason = " ".join(str(error).split())[:160]
+        raise InputError(f"device must be cpu, or cuda or mps where there is one, got {name!r} ({reason})") from None
+    return device
+
+
 def load_run(folder: str | Path, *, device: str = "cpu") -> Predictor:
     """The trained classifier of a finished run, ready to predict.
 
@@ -167,7 +178,7 @@ def load_run(folder: str | Path, *, device: str = "cpu") -> Predictor:
         folder: Folder of a run of :func:`classgap.train` or ``classgap train``.
         device: Where it computes, as torch names it.
     """
-    place = Path(folder)
+    place, where = Path(folder), find_device(device)
     config = read_run(place)
     if config is None:
         raise InputError(f"there is no run in {place}: it lacks run.json")
@@ -187,7 +198,7 @@ def load_run(folder: str | Path, *, device: str = "cpu") -> Predictor:
     _load_criterion(place, network)
     correction = posthoc.load(place) if (place / "method.json").exists() else None
     encode = text_encoder(plain.model.name, plain.model.tokens)
-    return Predictor(config, network, data, correction, device, encode)
+    return Predictor(config, network, data, correction, where, encode)
 
 
 def predict(run: str | Path | Predictor, data: Any, labels: Any = None, **options: Any) -> Predictions:

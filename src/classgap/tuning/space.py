@@ -59,7 +59,12 @@ def _parse(text: str) -> tuple[str, Space]:
         bounds = (int(low), int(high)) if whole else (float(low), float(high))
     except ValueError:
         bounds = (1, 0)
-    if not all(map(math.isfinite, bounds)) or bounds[0] >= bounds[1] or scale not in ([], ["log"]) or (scale and bounds[0] <= 0):
+    if (
+        not all(map(math.isfinite, bounds))
+        or bounds[0] >= bounds[1]
+        or scale not in ([], ["log"])
+        or (scale and bounds[0] <= 0)
+    ):
         raise InputError(
             f"--space {text!r} must be a range low:high or low:high:log with low below high (above 0 for log)"
         )

@@ -1,0 +1,267 @@
+"""A fault at every single write: full disk, read-only disk, SIGTERM and SIGKILL. Earlier results stay, and exit codes say why."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import pathlib
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from command_line import Done, call
+
+TORCH = find_spec("torch") is not None
+NEEDS_FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+Y = np.arange(90) % 3
+RNG = np.random.default_rng(0)
+SCORES = 2 * np.eye(3)[Y] + RNG.normal(size=(90, 3)) - np.array([0.0, 2.0, 3.0])
+SMALL = ["epochs=1", "data.per_class=4", "model=mlp-4", "batch=16", "checkpoint_steps=1"]
+
+
+def settings(words: list[str]) -> list[str]:
+    return [part for word in words for part in ("--set", word)]
+
+
+# What is called, and the file or folder that it writes.
+MEASURING = {
+    "audit": (["audit", "s.npz", "--out", "out"], "out"),
+    "compare": (["compare", "s.npz", "s.npz", "--out", "out"], "out"),
+    "fix": (["fix", "s.npz", "--out", "out"], "out"),
+}
+TRAINING = {
+    "train": (["train", *settings(SMALL), "--out", "new"], "new"),
+    "predict": (["predict", "run", "digits", "--out", "out.npz"], "out.npz"),
+    "predict table": (["predict", "run", "digits", "--out", "out.csv"], "out.csv"),
+    "features": (["features", "run", "digits", *settings(["data.per_class=4"]), "--out", "out.safetensors"], "out.safetensors"),
+    "probe": (["probe", "f.safetensors", *settings(["epochs=1"]), "--grid", "lr=0.1,1", "--out", "out"], "out"),
+    "new-method": (["new-method", "my_loss"], "my_loss.py"),
+}  # fmt: skip
+VERBS = {**MEASURING, **(TRAINING if TORCH else {})}
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("inputs")
+    np.savez(folder / "s.npz", y_true=Y, scores=SCORES, train_counts=np.array([100, 20, 5]))
+    if TORCH:
+        for words in (TRAINING["train"][0], TRAINING["features"][0]):
+            changed = [{"new": "run", "out.safetensors": "f.safetensors"}.get(word, word) for word in words]
+            assert call(*changed, folder=folder).code == 0
+    return folder
+
+
+def contents(place: Path) -> dict[str, bytes]:
+    files = [place] if place.is_file() else sorted(path for path in place.rglob("*") if path.is_file())
+    return {str(path.relative_to(place)): path.read_bytes() for path in files if path.name != ".lock"}
+
+
+class Faults:
+    """Counts what writes: opening and writing files, flushing, renaming, making folders; and lets one of these fail."""
+
+    def __init__(self, act: Callable[[], None] | None = None, at: int = -1) -> None:
+        self.act, self.at, self.count = act, at, 0
+
+    def step(self) -> None:
+        self.count += 1
+        if self.count == self.at + 1 and self.act is not None:
+            self.act()
+
+    def wrap(self, function: Any, writes: Callable[..., bool] = lambda *a, **k: True) -> Any:
+        def wrapped(*arguments: Any, **options: Any) -> Any:
+            if writes(*arguments, **options):
+                self.step()
+            return function(*arguments, **options)
+
+        return wrapped
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        def opened(path: object, mode: str = "r", *more: Any, **options: Any) -> bool:
+            return bool(set(mode) & set("wax+"))
+
+        with pytest.MonkeyPatch.context() as patch:
+            for owner, name in ((os, "replace"), (os, "rename"), (os, "fsync"), (pathlib.Path, "write_bytes")):
+                patch.setattr(owner, name, self.wrap(getattr(owner, name)))
+            patch.setattr(pathlib.Path, "open", self.wrap(pathlib.Path.open, opened))
+            patch.setattr(pathlib.Path, "mkdir", self.wrap(pathlib.Path.mkdir))
+            yield
+
+
+def fails(number: int) -> Callable[[], None]:
+    def act() -> None:
+        raise OSError(number, os.strerror(number))
+
+    return act
+
+
+def sends(number: signal.Signals) -> Callable[[], None]:
+    return lambda: os.kill(os.getpid(), number)
+
+
+def chosen(count: int, most: int) -> list[int]:
+    """At most so many of the writes, first and last among them."""
+    return sorted({round(k) for k in np.linspace(0, count - 1, min(count, most))})
+
+
+def begin(verb: str, inputs: Path, folder: Path) -> tuple[list[str], Path]:
+    """A folder with inputs, and with an earlier result where the verb replaces one."""
+    words, written = VERBS[verb]
+    shutil.copytree(inputs, folder)
+    if verb not in ("train", "new-method"):
+        assert call(*words, folder=folder).code == 0
+        place = folder / written
+        for path in [place] if place.is_file() else place.rglob("*"):
+            if path.is_file():
+                path.write_bytes(b"earlier " + path.read_bytes()[:20])
+    return words, folder / written
+
+
+def count_writes(verb: str, inputs: Path, folder: Path) -> tuple[int, dict[str, bytes]]:
+    words, place = begin(verb, inputs, folder)
+    faults = Faults()
+    with faults.active():
+        assert call(*words, folder=folder).code == 0
+    return faults.count, contents(place)
+
+
+def check_refused(done: Done, verb: str, moment: int) -> None:
+    assert done.code == 2, (verb, moment, done)
+    assert "space" in done.sentence or "ead-only" in done.sentence, (verb, moment, done)
+
+
+def disk_faults(verb: str, inputs: Path, tmp_path: Path, most: int) -> int:
+    """Let writes fail one after the other; the number of faults that were tried."""
+    count, new = count_writes(verb, inputs, tmp_path / "whole")
+    moments = chosen(count, most)
+    for moment in moments:
+        for number in (errno.ENOSPC, errno.EROFS)[: 1 + (moment % 4 == 0)]:
+            folder = tmp_path / f"{moment}-{number}"
+            words, place = begin(verb, inputs, folder)
+            before = contents(place) if place.exists() else {}
+            with Faults(fails(number), moment).active():
+                done = call(*words, folder=folder)
+            if done.code == 0:  # a note or a flush that is not needed
+                assert contents(place).keys() == new.keys(), (verb, moment)
+            else:
+                check_refused(done, verb, moment)
+                if verb != "train":
+                    assert (contents(place) if place.exists() else {}) == before, (verb, moment)
+                assert not list(folder.rglob(".classgap-*")), (verb, moment)
+            if verb == "train":
+                assert call(*words, "--resume", folder=folder).code == 0, (verb, moment)
+                weights = "model.safetensors"
+                assert (place / weights).read_bytes() == new[weights], (verb, moment)
+            shutil.rmtree(folder)
+    return len(moments)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_full_or_read_only_disk_at_some_writes(verb: str, inputs: Path, tmp_path: Path) -> None:
+    assert disk_faults(verb, inputs, tmp_path, 5) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_full_or_read_only_disk_at_every_write(verb: str, inputs: Path, tmp_path: Path) -> None:
+    print(verb, disk_faults(verb, inputs, tmp_path, 1000), "faults")
+
+
+def in_a_child(words: list[str], folder: Path, act: Callable[[], None], moment: int) -> int:
+    """Call the command line in a forked process, with something that happens at one write; how it ended."""
+    child = os.fork()
+    if child == 0:
+        code = 99
+        try:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            with Faults(act, moment).active():
+                code = call(*words, folder=folder).code
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def signals(verb: str, inputs: Path, tmp_path: Path, most: int) -> int:
+    """End the process at writes, one after the other; the number of signals."""
+    count, new = count_writes(verb, inputs, tmp_path / "whole")
+    tried = 0
+    for moment in chosen(count, most):
+        for number in (signal.SIGKILL, signal.SIGTERM):
+            folder = tmp_path / f"{moment}-{number}"
+            words, place = begin(verb, inputs, folder)
+            before = contents(place) if place.exists() else {}
+            code = in_a_child(words, folder, sends(number), moment)
+            found = {n: c for n, c in (contents(place) if place.exists() else {}).items() if ".classgap-" not in n}
+            if number == signal.SIGKILL:
+                assert code == -number, (verb, moment, code)
+            else:
+                assert code in (0, 2, 128 + number), (verb, moment, code)
+                assert verb == "train" or not list(folder.rglob(".classgap-*")), (verb, moment)
+                assert verb in ("train", "features") or found == before or found.keys() == new.keys(), (verb, moment)
+            old = {name for name, content in found.items() if content == before.get(name)}
+            if verb not in ("train", "features"):  # of one of the two results, never a mix
+                assert old in (set(), set(found)), (verb, moment, old, set(found))
+            assert call(*words, *(["--resume"] if verb == "train" else []), folder=folder).code == 0, (verb, moment)
+            if verb in ("train", "features"):
+                for name in ("model.safetensors", "."):
+                    assert name not in new or contents(place)[name] == new[name], (verb, moment)
+            shutil.rmtree(folder)
+            tried += 1
+    return tried
+
+
+@NEEDS_FORK
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "new-method"])
+def test_signals_at_some_writes(verb: str, inputs: Path, tmp_path: Path) -> None:
+    assert signals(verb, inputs, tmp_path, 2) > 0
+
+
+@NEEDS_FORK
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "new-method"])
+def test_signals_at_every_write(verb: str, inputs: Path, tmp_path: Path) -> None:
+    print(verb, signals(verb, inputs, tmp_path, 40), "signals")
+
+
+# ---------------------------------------------------------------- real ones
+
+
+def limited(size: int) -> Callable[[], None]:
+    """Files of this process may not become larger; unlike a full disk this needs no rights."""
+
+    def set_up() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+    return set_up
+
+
+@pytest.mark.skipif(not TORCH, reason="needs torch")
+@pytest.mark.parametrize("verb", ["train", "features", "probe"])
+def test_files_that_cannot_become_large_enough(verb: str, inputs: Path, tmp_path: Path) -> None:
+    words, place = begin(verb, inputs, tmp_path / "here")
+    before = contents(place) if place.exists() else {}
+    command = [sys.executable, "-m", "classgap", *words]
+    done = subprocess.run(
+        command, cwd=tmp_path / "here", preexec_fn=limited(600), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "too large" in done.stderr, done.stderr
+    if verb != "train":
+        assert contents(place) == before
