@@ -138,7 +138,7 @@ def _measure_norms(
     fabric: Fabric, model: nn.Module, layers: list[_Norm], batches: Iterable[Batch], pieces: int
 ) -> None:
     """Replace running statistics by the mean over these batches."""
-    was_training, network = model.training, model.module if hasattr(model, "module") else model
+    was_training, network = model.training, getattr(model, "module", model)
     momenta = [layer.momentum for layer in layers]
     model.eval()
     for layer in layers:
