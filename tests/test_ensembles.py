@@ -78,7 +78,9 @@ def test_logits_can_be_averaged_instead(tmp_path: Path) -> None:
     np.testing.assert_allclose(result.test.scores, np.mean(parts, axis=0), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("extra", [["method=dbm"], ["method=lgm"], ["method=ncl"], ["method=bcl"]])
+@pytest.mark.parametrize(
+    "extra", [["average=swa", "average.start=0.5"], ["method=dbm"], ["method=lgm"], ["method=ncl"], ["method=bcl"]]
+)
 def test_losses_that_change_scores_keep_them_and_a_loaded_run_predicts_the_same(
     tmp_path: Path, extra: list[str]
 ) -> None:

@@ -228,6 +228,10 @@ def _load_criterion(folder: Path, network: Network) -> None:
         raise InputError(
             f"method {network.criterion.name} learns parameters of its own, which are in {path}; restore this file"
         )
-    missing = set(network.criterion.load_state_dict(read_checkpoint(path)["criterion"], strict=False).missing_keys)
+    saved = read_checkpoint(path)
+    state = saved["criterion"]
+    if "average" in saved:
+        state |= {name: saved["average"]["values"].get(f"criterion.{name}", value) for name, value in state.items()}
+    missing = set(network.criterion.load_state_dict(state, strict=False).missing_keys)
     if lost := sorted(missing & set(learned)):
         raise InputError(f"checkpoint {path} lacks {lost[0]} of method {network.criterion.name}")

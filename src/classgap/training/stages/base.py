@@ -18,6 +18,7 @@ from torch import nn
 from classgap import registry
 from classgap.checks import InputError
 from classgap.data import TrainingData
+from classgap.training.average_config import AverageConfig
 from classgap.training.build import Network, build_network, declared_loss
 from classgap.training.config import MethodConfig, PartConfig, TrainConfig, read_run
 from classgap.training.folder import NETWORK, has_results, write_results, write_run
@@ -128,13 +129,14 @@ def without_pretraining(config: TrainConfig, folder: Path) -> TrainConfig:
 
 
 def plain_run(config: TrainConfig) -> TrainConfig:
-    """``config`` with cross-entropy, every sample once per epoch, the linear head and the plain optimiser."""
+    """``config`` with cross-entropy, every sample once per epoch, the linear head, the plain optimiser and no average."""
     return dataclasses.replace(
         config,
         method=MethodConfig(),
         model=dataclasses.replace(config.model, head="auto", head_params={}, head_scale=None),
         sampler=PartConfig(),
         wrapper=PartConfig(),
+        average=AverageConfig(),
         teacher=None,
     )
 

@@ -13,6 +13,7 @@ from classgap.checks import LARGEST_SEED, InputError, one_of, whole
 from classgap.data import TrainingData
 from classgap.models import COMBINATIONS, Combination, Ensemble
 from classgap.registry import Choice, Int, method
+from classgap.training.average_config import AverageConfig
 from classgap.training.build import Network, build_criterion, build_network, declared_loss
 from classgap.training.config import MethodConfig, ScheduleConfig, TrainConfig
 from classgap.training.counts import choose_counts
@@ -145,6 +146,7 @@ def ensemble_stage(name: str, config: TrainConfig, members: int, combine: Combin
         config,
         epochs=1,
         schedule=ScheduleConfig("constant"),
+        average=AverageConfig(),
         model=dataclasses.replace(config.model, pretrained=False, wise=1.0),
     )
     build: Any = partial(build_ensemble, members=members, combine=combine)
