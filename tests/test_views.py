@@ -16,6 +16,7 @@ from classgap.data import image_views, load_data
 from classgap.data.augment import crop, flip
 from classgap.training import TrainConfig, train
 from classgap.training.run import start
+from classgap.training.stages.base import SharedRuns
 
 SMALL = ["data.per_class=6", "epochs=1", "batch=24", "optim.lr=0.05", "model=mlp-16"]
 
@@ -60,6 +61,12 @@ def test_scores_and_features_are_means_over_views(tmp_path: Path, settings: list
     np.testing.assert_allclose(mirrored, by_hand(tmp_path, ["flip"])[0], rtol=1e-4, atol=1e-4)
 
 
+def test_views_of_an_ensemble(tmp_path: Path) -> None:
+    result = fit(tmp_path, "stage=ensemble", "stage.members=2", "stage.combine=logits", "predict.augment=flip")
+    np.testing.assert_allclose(result.test.scores, by_hand(tmp_path, ["flip"])[0], rtol=1e-4, atol=1e-4)
+    assert not (tmp_path / "stage1").exists()
+
+
 def test_first_stage_is_the_plain_run(tmp_path: Path) -> None:
     plain = fit(tmp_path / "plain", "average=ema", "average.horizon=0.5", "model.wise=0.9")
     views = fit(tmp_path / "views", "average=ema", "average.horizon=0.5", "model.wise=0.9", "predict.augment=flip")
@@ -79,7 +86,7 @@ def test_variants_share_the_training(tmp_path: Path) -> None:
     """As in a suite: one first stage for all, whatever comes after it."""
     for number, settings in enumerate((["predict.augment=flip"], ["predict.augment=flip,crop"], ["stage=gap_dial"])):
         config = TrainConfig().override([*SMALL, *settings, "data.val_fraction=0.3"])
-        trainer = start(config, tmp_path / str(number), shared=tmp_path / "shared")
+        trainer = start(config, tmp_path / str(number), shared=SharedRuns(tmp_path / "shared"))
         trainer.run()
         trainer.release()
     assert len(list((tmp_path / "shared").glob("*/run.json"))) == 1

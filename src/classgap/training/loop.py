@@ -22,7 +22,7 @@ from classgap.data import Batch, Batches, Normalise, Split, TrainingData, mixed_
 from classgap.heads import FeatureTap, cosine_heads, learned_scales
 from classgap.losses import LossBatch
 from classgap.training.averaging import WeightAverage, sentence
-from classgap.training.build import build_mix, build_network, build_optimizer, build_order
+from classgap.training.build import Network, build_mix, build_network, build_optimizer, build_order
 from classgap.training.checkpoint import (
     check_optimizer,
     check_rng,
@@ -80,6 +80,7 @@ class Trainer:
         watch: Called after every step and every epoch, on the first process.
         trains: Which part of the network is trained; the rest is frozen, including running statistics of normalisation layers.
         teacher: A trained network, for methods that learn from one.
+        build: Makes network and loss.
     Attributes:
         before_training: Called before training starts or is resumed; trains the other runs that this one needs.
         lock: Lock of the folder, held by the first process.
@@ -95,6 +96,7 @@ class Trainer:
         *,
         trains: Trains = "all",
         teacher: nn.Module | None = None,
+        build: Callable[..., Network] = build_network,
     ) -> None:
         if config.predict.augment:
             require_images("predict.augment", data.in_shape)
@@ -103,7 +105,7 @@ class Trainer:
         self.trains = _trained_part(config, trains)
         self.before_training: Callable[[Trainer], None] | None = None
         fabric.seed_everything(config.seed, verbose=False)
-        network = build_network(config, data, teacher=teacher)
+        network = build(config, data, teacher=teacher)
         self.head, self.experts = network.head, network.experts
         self.chosen, self._notes = network.chosen, [*data.notes, *network.notes]
         _freeze_rest(network.model, self.trains)
@@ -169,7 +171,7 @@ class Trainer:
                 record["head_scale"] = [
                     head.scale.item() for head in cosine_heads(self.model) if head.scale is not None
                 ]
-            self._end_epoch(record, started)
+            self.end_epoch(record, started)
         if not self._mixed:
             if self.average is not None:
                 self.average.apply()
@@ -206,7 +208,8 @@ class Trainer:
         if self.batches.views > 1 and not self.batches.augmented:
             self._report(note=f"without augmentation all views that {name} compares are equal; see data.augment")
 
-    def _end_epoch(self, record: dict[str, Any], started: float) -> None:
+    def end_epoch(self, record: dict[str, Any], started: float) -> None:
+        """Write the log and the checkpoint of an epoch that began at ``started``."""
         if self.data.val is not None:
             scores, _ = self.predict(self.data.val)
             add_groups(record, accuracy_by_class(scores, self.data.val.y.to(scores.device), self.data.num_classes))

@@ -33,7 +33,7 @@ from classgap.data import (
 from classgap.models import text_encoder
 from classgap.posthoc import PostHocMethod
 from classgap.predictions import Predictions
-from classgap.training.build import Network, build_network
+from classgap.training.build import Network
 from classgap.training.checkpoint import read_checkpoint
 from classgap.training.config import PredictConfig, TrainConfig, read_run
 from classgap.training.outputs import SplitOutputs, chunk_size, last_layer, scores_and_features
@@ -196,10 +196,10 @@ def load_run(folder: str | Path, *, device: str = "cpu") -> Predictor:
         raise InputError(f"there is no run in {place}: it lacks run.json")
     if not (place / "model.safetensors").exists():
         raise InputError(f"the run in {place} is not finished; continue it: classgap train --resume --out {place}")
-    last = stages_of(config)[-1].config
+    last = stages_of(config)[-1]
     data = _data_of(place)
-    plain = without_pretraining(last, place)
-    network = build_network(plain, data)
+    plain = without_pretraining(last.config, place)
+    network = last.build(plain, data)
     try:
         network.model.load_state_dict(load_file(place / "model.safetensors"))
     except (RuntimeError, SafetensorError, OSError) as error:

@@ -48,7 +48,7 @@ class ViewsTrainer(Trainer):
         started = time.perf_counter()
         record = {name: self._record[name] for name in ("train", "spread")}
         record["spread"] = {"per_class": np.array(record["spread"]["per_class"], dtype=float)}
-        self._end_epoch({"epoch": 0, "lr": 0.0, **record}, started)
+        self.end_epoch({"epoch": 0, "lr": 0.0, **record}, started)
 
 
 def take_network(trainer: Trainer, before: Trainer) -> None:
