@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -114,25 +115,42 @@ def chosen(count: int, most: int) -> list[int]:
     return sorted({round(k) for k in np.linspace(0, count - 1, min(count, most))})
 
 
-def begin(verb: str, inputs: Path, folder: Path) -> tuple[list[str], Path]:
-    """A folder with inputs, and with an earlier result where the verb replaces one."""
+@dataclass(frozen=True)
+class Case:
+    """A verb in a folder with its inputs and, where it replaces one, an earlier result."""
+
+    verb: str
+    words: list[str]
+    written: str
+    folder: Path
+    writes: int
+    new: dict[str, bytes]
+
+    def begin(self, folder: Path) -> tuple[Path, dict[str, bytes]]:
+        """A copy to work in: the place of the result, and what is there."""
+        shutil.copytree(self.folder, folder)
+        place = folder / self.written
+        return place, contents(place) if place.exists() else {}
+
+
+@pytest.fixture(scope="module")
+def case(request: pytest.FixtureRequest, inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    verb = request.param
     words, written = VERBS[verb]
-    shutil.copytree(inputs, folder)
-    if verb not in ("train", "new-method"):
-        assert call(*words, folder=folder).code == 0
-        place = folder / written
-        for path in [place] if place.is_file() else place.rglob("*"):
-            if path.is_file():
-                path.write_bytes(b"earlier " + path.read_bytes()[:20])
-    return words, folder / written
-
-
-def count_writes(verb: str, inputs: Path, folder: Path) -> tuple[int, dict[str, bytes]]:
-    words, place = begin(verb, inputs, folder)
-    faults = Faults()
+    folder, whole, faults = (
+        tmp_path_factory.mktemp("case") / "case",
+        tmp_path_factory.mktemp("whole") / "whole",
+        Faults(),
+    )
+    shutil.copytree(inputs, whole)
     with faults.active():
-        assert call(*words, folder=folder).code == 0
-    return faults.count, contents(place)
+        assert call(*words, folder=whole).code == 0
+    shutil.copytree(inputs if verb in ("train", "new-method") else whole, folder)
+    place = folder / written
+    for path in ([place] if place.is_file() else sorted(place.rglob("*"))) if place.exists() else ():
+        if path.is_file():
+            path.write_bytes(b"earlier " + path.read_bytes()[:20])
+    return Case(verb, words, written, folder, faults.count, contents(whole / written))
 
 
 def check_refused(done: Done, verb: str, moment: int) -> None:
@@ -140,43 +158,40 @@ def check_refused(done: Done, verb: str, moment: int) -> None:
     assert "space" in done.sentence or "ead-only" in done.sentence, (verb, moment, done)
 
 
-def disk_faults(verb: str, inputs: Path, tmp_path: Path, most: int) -> int:
+def disk_faults(case: Case, tmp_path: Path, most: int) -> int:
     """Let writes fail one after the other; the number of faults that were tried."""
-    count, new = count_writes(verb, inputs, tmp_path / "whole")
-    moments = chosen(count, most)
+    moments, verb = chosen(case.writes, most), case.verb
     for moment in moments:
-        for number in (errno.ENOSPC, errno.EROFS)[: 1 + (moment % 4 == 0)]:
-            folder = tmp_path / f"{moment}-{number}"
-            words, place = begin(verb, inputs, folder)
-            before = contents(place) if place.exists() else {}
-            with Faults(fails(number), moment).active():
-                done = call(*words, folder=folder)
-            if done.code == 0:  # a note or a flush that is not needed
-                assert contents(place).keys() == new.keys(), (verb, moment)
-            else:
-                check_refused(done, verb, moment)
-                if verb != "train":
-                    assert (contents(place) if place.exists() else {}) == before, (verb, moment)
-                assert not list(folder.rglob(".classgap-*")), (verb, moment)
-            if verb == "train":
-                assert call(*words, "--resume", folder=folder).code == 0, (verb, moment)
-                weights = "model.safetensors"
-                assert (place / weights).read_bytes() == new[weights], (verb, moment)
-            shutil.rmtree(folder)
+        number, folder = (errno.ENOSPC, errno.EROFS)[moment % 4 == 0], tmp_path / str(moment)
+        place, before = case.begin(folder)
+        with Faults(fails(number), moment).active():
+            done = call(*case.words, folder=folder)
+        if done.code == 0:  # a note or a flush that is not needed
+            assert contents(place).keys() == case.new.keys(), (verb, moment)
+        else:
+            check_refused(done, verb, moment)
+            if verb != "train":
+                assert (contents(place) if place.exists() else {}) == before, (verb, moment)
+            assert not list(folder.rglob(".classgap-*")), (verb, moment)
+        if verb == "train":
+            assert call(*case.words, "--resume", folder=folder).code == 0, (verb, moment)
+            weights = "model.safetensors"
+            assert (place / weights).read_bytes() == case.new[weights], (verb, moment)
+        shutil.rmtree(folder)
     return len(moments)
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_full_or_read_only_disk_at_some_writes(verb: str, inputs: Path, tmp_path: Path) -> None:
-    assert disk_faults(verb, inputs, tmp_path, 5) > 0
+@pytest.mark.parametrize("case", VERBS, indirect=True)
+def test_a_full_or_read_only_disk_at_some_writes(case: Case, tmp_path: Path) -> None:
+    assert disk_faults(case, tmp_path, 3) > 0
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_full_or_read_only_disk_at_every_write(verb: str, inputs: Path, tmp_path: Path) -> None:
-    print(verb, disk_faults(verb, inputs, tmp_path, 1000), "faults")
+@pytest.mark.parametrize("case", VERBS, indirect=True)
+def test_a_full_or_read_only_disk_at_every_write(case: Case, tmp_path: Path) -> None:
+    print(case.verb, disk_faults(case, tmp_path, 1000), "faults")
 
 
 def in_a_child(words: list[str], folder: Path, act: Callable[[], None], moment: int) -> int:
@@ -195,48 +210,48 @@ def in_a_child(words: list[str], folder: Path, act: Callable[[], None], moment: 
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def signals(verb: str, inputs: Path, tmp_path: Path, most: int) -> int:
+def signals(case: Case, tmp_path: Path, most: int) -> int:
     """End the process at writes, one after the other; the number of signals."""
-    count, new = count_writes(verb, inputs, tmp_path / "whole")
-    tried = 0
-    for moment in chosen(count, most):
-        for number in (signal.SIGKILL, signal.SIGTERM):
-            folder = tmp_path / f"{moment}-{number}"
-            words, place = begin(verb, inputs, folder)
-            before = contents(place) if place.exists() else {}
-            code = in_a_child(words, folder, sends(number), moment)
-            found = {n: c for n, c in (contents(place) if place.exists() else {}).items() if ".classgap-" not in n}
-            if number == signal.SIGKILL:
-                assert code == -number, (verb, moment, code)
-            else:
-                assert code in (0, 2, 128 + number), (verb, moment, code)
-                assert verb == "train" or not list(folder.rglob(".classgap-*")), (verb, moment)
-                assert verb in ("train", "features") or found == before or found.keys() == new.keys(), (verb, moment)
-            old = {name for name, content in found.items() if content == before.get(name)}
-            if verb not in ("train", "features"):  # of one of the two results, never a mix
-                assert old in (set(), set(found)), (verb, moment, old, set(found))
-            assert call(*words, *(["--resume"] if verb == "train" else []), folder=folder).code == 0, (verb, moment)
-            if verb in ("train", "features"):
-                for name in ("model.safetensors", "."):
-                    assert name not in new or contents(place)[name] == new[name], (verb, moment)
-            shutil.rmtree(folder)
-            tried += 1
-    return tried
+    moments, verb = chosen(case.writes, most), case.verb
+    for moment in moments:
+        number, folder = (signal.SIGKILL, signal.SIGTERM)[moment % 2], tmp_path / str(moment)
+        place, before = case.begin(folder)
+        code = in_a_child(case.words, folder, sends(number), moment)
+        found = {n: c for n, c in (contents(place) if place.exists() else {}).items() if ".classgap-" not in n}
+        resumable = verb in ("train", "features")
+        if number == signal.SIGKILL:
+            assert code == -number, (verb, moment, code)
+        else:
+            assert code in (0, 128 + number), (verb, moment, code)
+            assert not list(folder.rglob(".classgap-*")), (verb, moment)
+            assert resumable or found == before or found.keys() == case.new.keys(), (verb, moment)
+        old = {name for name, content in found.items() if content == before.get(name)}
+        assert resumable or old in (set(), set(found)), (verb, moment, old, set(found))  # never a mix of two results
+        again = call(*case.words, *(["--resume"] if verb == "train" else []), folder=folder)
+        assert again.code == 0, (verb, moment, again)
+        if resumable:
+            for name in ("model.safetensors", "."):
+                assert name not in case.new or contents(place)[name] == case.new[name], (verb, moment)
+        shutil.rmtree(folder)
+    return len(moments)
+
+
+SIGNALLED = [verb for verb in VERBS if verb != "new-method"]
 
 
 @NEEDS_FORK
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "new-method"])
-def test_signals_at_some_writes(verb: str, inputs: Path, tmp_path: Path) -> None:
-    assert signals(verb, inputs, tmp_path, 2) > 0
+@pytest.mark.parametrize("case", SIGNALLED, indirect=True)
+def test_signals_at_some_writes(case: Case, tmp_path: Path) -> None:
+    assert signals(case, tmp_path, 2) > 0
 
 
 @NEEDS_FORK
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "new-method"])
-def test_signals_at_every_write(verb: str, inputs: Path, tmp_path: Path) -> None:
-    print(verb, signals(verb, inputs, tmp_path, 40), "signals")
+@pytest.mark.parametrize("case", SIGNALLED, indirect=True)
+def test_signals_at_every_write(case: Case, tmp_path: Path) -> None:
+    print(case.verb, signals(case, tmp_path, 1000), "signals")
 
 
 # ---------------------------------------------------------------- real ones
@@ -253,15 +268,13 @@ def limited(size: int) -> Callable[[], None]:
 
 
 @pytest.mark.skipif(not TORCH, reason="needs torch")
-@pytest.mark.parametrize("verb", ["train", "features", "probe"])
-def test_files_that_cannot_become_large_enough(verb: str, inputs: Path, tmp_path: Path) -> None:
-    words, place = begin(verb, inputs, tmp_path / "here")
-    before = contents(place) if place.exists() else {}
-    command = [sys.executable, "-m", "classgap", *words]
+@pytest.mark.parametrize("case", ["train", "features", "probe"], indirect=True)
+def test_files_that_cannot_become_large_enough(case: Case, tmp_path: Path) -> None:
+    place, before = case.begin(tmp_path / "here")
+    command = [sys.executable, "-m", "classgap", *case.words]
     done = subprocess.run(
         command, cwd=tmp_path / "here", preexec_fn=limited(600), capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert "too large" in done.stderr, done.stderr
-    if verb != "train":
-        assert contents(place) == before
+    assert case.verb == "train" or contents(place) == before
