@@ -203,6 +203,13 @@ def whole(name: str, value: int, *, low: int, high: int | None = None) -> int:
     return int(value)
 
 
+def flag(name: str, value: bool) -> bool:
+    """``value`` if it is True or False."""
+    if not isinstance(value, bool):
+        raise InputError(f"{name} must be True or False, got {shown(value)}")
+    return value
+
+
 def as_numpy(value: Any, name: str = "the argument") -> NDArray[Any]:
     """``value`` as an array; tensors of any device are detached and copied over, also half-precision ones."""
     import numpy as np
