@@ -48,7 +48,7 @@ def read_predictions(
     if source.is_table:
         from classgap.predictions.counting import from_table
 
-        with _readable(source.files[0]):
+        with readable(source.files[0]):
             found = from_table(_open(source, columns), class_names, train_counts, rows=rows)
     else:
         found = _read_archives([Path(file) for file in source.files], columns, class_names)
@@ -85,12 +85,12 @@ def count_two(
         source = find_files(side)
         if not source.is_table:
             return None
-        with _readable(source.files[0]):
+        with readable(source.files[0]):
             tables.append(_open(source, columns))
     one, other = tables
     if one.in_memory or other.in_memory or one.engine != other.engine or not (one.comparable and other.comparable):
         return None
-    with _readable(before if isinstance(before, (str, Path)) else "the table"):
+    with readable(before if isinstance(before, (str, Path)) else "the table"):
         return count_both(one, other, class_names)
 
 
@@ -103,7 +103,7 @@ def _open(source: Files, columns: Columns) -> Table:
 
 
 @contextlib.contextmanager
-def _readable(file: Location) -> Iterator[None]:
+def readable(file: Location) -> Iterator[None]:
     """Turn an error of the table reader into one sentence."""
     import polars as pl
     from narwhals.exceptions import NarwhalsError
@@ -209,7 +209,7 @@ def _check_labels(labels: NDArray[Any], title: str, file: Path) -> None:
     if labels.ndim == 2 and set(np.unique(labels[:1000]).tolist()) <= {0, 1}:
         several = (labels.sum(axis=1) != 1).any()
         advice = (
-            "these look like multi-label data: use classgap.audit_labels(y_true, scores=…) in Python"
+            "these look like multi-label data: add --multi-label, or use classgap.audit_labels in Python"
             if several
             else "these look like one-hot labels: save their argmax(axis=1)"
         )

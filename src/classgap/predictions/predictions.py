@@ -300,38 +300,46 @@ def align(runs: Sequence[Predictions], *, common: bool = False) -> list[Predicti
     Args:
         common: Keep only the samples that all runs have, instead of refusing runs on different samples.
     """
-    if common:
-        runs = _common_samples(runs)
-    first = runs[0].ids
-    if first is None:
+    ids = [run.ids for run in runs]
+    if common and any(one is None for one in ids):
+        raise InputError("common=True (--common) needs sample ids: name their column with --id or Columns(id=…)")
+    if ids[0] is None:
         return list(runs)
-    aligned = []
-    for run in runs:
-        ids = np.asarray(run.ids)
-        order = np.argsort(ids, kind="stable")
-        twice = ids[order][1:][ids[order][1:] == ids[order][:-1]]
+    rows = matching_rows([np.asarray(one) for one in ids], common=common)
+    return [run.take(place) for run, place in zip(runs, rows, strict=True)]
+
+
+def matching_rows(ids: Sequence[NDArray[Any]], *, common: bool = False) -> list[Ints]:
+    """For each run, its rows in the order of the ids of the first run.
+
+    Args:
+        common: Only the ids that all runs have; by default runs on different samples are refused.
+    """
+    kept = [np.arange(len(one)) for one in ids]
+    if common:
+        shared = ids[0]
+        for one in ids[1:]:
+            shared = np.intersect1d(shared, one)
+        if len(shared) == 0:
+            raise InputError(
+                "the runs have no sample id in common; check that --id names the same kind of id in all files"
+            )
+        kept = [np.flatnonzero(np.isin(one, shared)) for one in ids]
+    first = ids[0][kept[0]]
+    rows = []
+    for one, row in zip(ids, kept, strict=True):
+        values = one[row]
+        order = np.argsort(values, kind="stable")
+        twice = values[order][1:][values[order][1:] == values[order][:-1]]
         if len(twice):
             raise repeated_id(twice[0])
-        unknown, missing = np.setdiff1d(ids, first), np.setdiff1d(first, ids)
+        unknown, missing = np.setdiff1d(values, first), np.setdiff1d(first, values)
         if len(unknown) or len(missing):
             raise different_ids(missing.tolist(), unknown.tolist())
-        place = np.empty(len(ids), dtype=np.int64)
+        place = np.empty(len(values), dtype=np.int64)
         place[np.argsort(first, kind="stable")] = order
-        aligned.append(run.take(place))
-    return aligned
-
-
-def _common_samples(runs: Sequence[Predictions]) -> list[Predictions]:
-    """The samples that all runs have."""
-    ids = [run.ids for run in runs]
-    if any(one is None for one in ids):
-        raise InputError("common=True (--common) needs sample ids: name their column with --id or Columns(id=…)")
-    shared = np.asarray(ids[0])
-    for one in ids[1:]:
-        shared = np.intersect1d(shared, np.asarray(one))
-    if len(shared) == 0:
-        raise InputError("the runs have no sample id in common; check that --id names the same kind of id in all files")
-    return [run.take(np.flatnonzero(np.isin(np.asarray(run.ids), shared))) for run in runs]
+        rows.append(row[place])
+    return rows
 
 
 def repeated_id(example: object) -> InputError:

@@ -77,7 +77,7 @@ function mountTable(host) {
   const first = size <= SHORT && !host.onpick ? size : PAGE;
   let order = [], shown = first, sort = table.sort ?? null;
 
-  const search = make("input", { type: "search", placeholder: id === "classes" || id === "pairs" ? "search classes" : "search", "aria-label": "search" });
+  const search = make("input", { type: "search", placeholder: "search", "aria-label": "search" });
   const group = make("select", { "aria-label": "group" }, make("option", { value: "" }, "all groups"), ...groups.map((g) => make("option", { value: g }, g)));
   const least = make("input", { type: "number", min: "1", value: "1", "aria-label": "at least this many samples" });
   const count = make("span", { class: "count", "aria-live": "polite" });
