@@ -50,6 +50,16 @@ def audit(
     thresholds: options.Thresholds = None,
     confidence: options.Confidence = 0.95,
     seed: options.Seed = 0,
+    sample: Annotated[
+        int | None,
+        typer.Option(
+            metavar="ROWS",
+            min=100,
+            help="Read scores in batches, and take curves, causes and mistakes from a stratified sample of ROWS rows. By default "
+            "for tables of more than 100 million scores (rows × classes).",
+            rich_help_panel="Measurement",
+        ),
+    ] = None,
     fail_if: options.FailIf = None,
     out: options.Out = None,
     as_json: options.Json = False,
@@ -86,7 +96,7 @@ def audit(
     slices = tuple(dict.fromkeys(by or ()))
     columns = Columns(true, pred, scores, features, id, path, text, slices, sample_weight, count)
     if multi_label:
-        multi.refuse(train_counts=train_counts, reference=reference, positive=positive, sql=sql)
+        multi.refuse(train_counts=train_counts, reference=reference, positive=positive, sql=sql, sample=sample)
         limits = multi.given_thresholds(threshold, thresholds)
         output = {"out": out, "as_json": as_json, "fail_if": fail_if or []}
         multi.audit_files(files, columns, limits, names, confidence=confidence, seed=seed, **output)
@@ -97,7 +107,8 @@ def audit(
     counts = None if train_counts is None else read_train_counts(train_counts)
     known: dict[str, Any] = {"class_names": class_names, "train_counts": counts}
     parts = [part for file in files for part in matching(file)]
-    read = Predictions.read if sql is None else partial(read_query, sql=sql)
+    batched = partial(Predictions.read, batches=None if sample is None else True)
+    read = batched if sql is None else partial(read_query, sql=sql)
     with working("reading predictions"):
         found = read(parts, columns, **known)
     if threshold is not None or positive is not None:
@@ -107,5 +118,5 @@ def audit(
         if reference is not None:
             labels = Columns(true, pred, scores, features)
             baseline = audit_predictions(Predictions.read(reference, labels, class_names=class_names).labels_only())
-        report = audit_predictions(found, confidence=confidence, seed=seed, reference=baseline)
+        report = audit_predictions(found, confidence=confidence, seed=seed, reference=baseline, sample=sample)
     finish(report, out=out, as_json=as_json, fail_if=fail_if or [], source=title(parts), below=mislabelled_below)

@@ -1,7 +1,7 @@
 """Prediction files: CSV and Parquet (also folders, and addresses in object stores), NPZ and safetensors.
 
 A table with only true and predicted labels is counted while it is read, so 100 million rows need no more memory than
-their confusion matrix. Scores and features are read into memory.
+their confusion matrix. Scores and features are read into memory, or by ``audit`` in batches if they are too large for it.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ def read_predictions(
     train_counts: Any,
     *,
     rows: bool,
+    batches: bool | None = False,
 ) -> Predictions:
     """Read one data set from one or more files; see :meth:`Predictions.read`."""
     source, columns = find_files(paths), columns or Columns()
@@ -49,17 +50,18 @@ def read_predictions(
         from classgap.predictions.counting import from_table
 
         with readable(source.files[0]):
-            found = from_table(_open(source, columns), class_names, train_counts, rows=rows)
+            place, table = source.files[0], _open(source, columns)
+            found = from_table(table, class_names, train_counts, rows=rows, batches=batches, place=place)
     else:
         found = _read_archives([Path(file) for file in source.files], columns, class_names)
         if train_counts is not None:
             found = replace(found, train_counts=counts_in_order(train_counts, found.classes))
     if found.paths is not None:
-        found = replace(found, columns={**found.columns, "path": _located(found.paths, Path(source.files[0]).parent)})
+        found = replace(found, columns={**found.columns, "path": located(found.paths, Path(source.files[0]).parent)})
     return found
 
 
-def _located(paths: NDArray[Any], folder: Path) -> NDArray[Any]:
+def located(paths: NDArray[Any], folder: Path) -> NDArray[Any]:
     """Paths of image files as they can be opened from here; paths that are relative to ``folder`` get its name in front."""
     relative = next((str(path) for path in paths if str(path) and not Path(str(path)).is_absolute()), None)
     if relative is None or os.path.exists(relative) or not os.path.exists(folder / relative):

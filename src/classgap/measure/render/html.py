@@ -118,7 +118,7 @@ def render_audit(
         title="classgap audit" + (f": {source}" if source else ""),
         report=report, **verdict_parts(report.verdict), hardest=_hardest(report),
         tone="bad" if report.homogeneity.p_value < 1 - report.confidence else "neutral",
-        facts=[source] if source else [],
+        facts=([source] if source else []) + _sampled(report),
         tiles=[_tile(report.metrics, name) for name in _TILES if name in report.metrics],
         rankings=[(name, RANKINGS[name]) for name in report.groups],
         has_pairs=has_pairs, pairs_note=pairs_note, has_diagnoses=has_diagnoses, has_margins=margins is not None,
@@ -216,9 +216,19 @@ def _hardest(report: AuditReport, count: int = 5) -> list[tuple[str, float]]:
     return [(str(row["name"]), float(row["accuracy"])) for row in rows]
 
 
+def _sampled(report: AuditReport) -> list[str]:
+    """Which rows the curves, causes and mistakes of a large table are from."""
+    found = report.sampling
+    if found is None:
+        return []
+    return [f"curves, causes and mistakes: sample of {found.rows:,} rows (seed {found.seed})"]
+
+
 def _cause(cause: Cause, report: AuditReport) -> dict[str, Any]:
     ids = None if report.samples is None else report.samples.ids
-    named = [f"row {row}" if ids is None else str(ids[row]) for row in cause.samples[:_SAMPLES_NAMED]]
+    numbers = None if report.samples is None else report.samples.row_numbers
+    rows = cause.samples[:_SAMPLES_NAMED]
+    named = [f"row {row if numbers is None else numbers[row]}" if ids is None else str(ids[row]) for row in rows]
     more = ["…"] if len(cause.samples) > _SAMPLES_NAMED else []
     return {"title": cause.title, "sentence": cause.sentence, "remedy": cause.remedy, "samples": named + more}
 

@@ -54,7 +54,7 @@ def page_samples(report: AuditReport, below: float) -> PageSamples:
     if samples.scores is not None:
         suspected = report.mislabelled(below)
         found["labels"] = suspected.head(LABELS_SHOWN)
-        leads["labels"] = _labels_lead(suspected.height)
+        leads["labels"] = _labels_lead(report, suspected.height)
     found = {name: frame for name, frame in found.items() if frame.height}
     notes: tuple[str, ...] = ()
     pictures: dict[str, str] = {}
@@ -86,19 +86,21 @@ def _mistakes_lead(report: AuditReport, total: int, shown: int) -> str:
         if report.margins is not None
         else "Those of the hardest classes come first."
     )
+    where = "" if report.sampling is None else f" in the sample of {report.sampling.rows:,} rows"
     if shown == total:
-        return f"All {total:,} mistakes. {order}"
+        return f"All {total:,} mistakes{where}. {order}"
     return (
-        f"{shown:,} of {total:,} mistakes: the worst ones, and up to {EACH_SHOWN} of each of the hardest classes. {order} All of "
-        "them are in mistakes.csv (--out) and report.mistakes(n=None)."
+        f"{shown:,} of {total:,} mistakes{where}: the worst ones, and up to {EACH_SHOWN} of each of the hardest classes. {order} "
+        "All of them are in mistakes.csv (--out) and report.mistakes(n=None)."
     )
 
 
-def _labels_lead(total: int) -> str:
+def _labels_lead(report: AuditReport, total: int) -> str:
+    where = "" if report.sampling is None else f" of the sample of {report.sampling.rows:,} rows"
     shown = f"The {LABELS_SHOWN} most suspicious of {total:,} samples" if total > LABELS_SHOWN else f"{total:,} samples"
     return (
-        f"{shown} whose label the model contradicts with confidence, so it is probably wrong. The list for an annotator is "
-        "mislabelled.csv (--out) or report.mislabelled()."
+        f"{shown}{where} whose label the model contradicts with confidence, so it is probably wrong. The list for an "
+        "annotator is mislabelled.csv (--out) or report.mislabelled()."
     )
 
 

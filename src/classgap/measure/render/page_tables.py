@@ -85,6 +85,8 @@ _COLUMNS: dict[str, tuple[str, str, str]] = {
         "expected calibration error: difference between confidence and accuracy, over the samples of this class",
     ),
     "classwise_ece": ("classwise ECE", "share", "calibration error of the probability of this class, over all samples"),
+    "log_loss": ("log-loss", "number", "mean negative logarithm of the probability of the true class"),
+    "brier": ("Brier score", "number", "mean squared distance of the probabilities from the true class, 0 to 2"),
     "overconfidence": ("overconfidence", "points", "mean confidence minus accuracy over the samples of this class"),
     "spread": ("spread", "number", "root mean squared distance of the class's features from the class mean"),
     "spread_unbiased": ("spread (n−1)", "number", "spread with divisor n − 1"),
