@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -61,7 +61,8 @@ def compare(
     check_output(out, fail_if)
     if multi_label:
         multi.refuse(names=names)
-        output = {"out": out, "as_json": as_json, "fail_if": fail_if or [], "source": f"{before} → {after}"}
+        output: dict[str, Any] = {"out": out, "as_json": as_json, "fail_if": fail_if or []}
+        output["source"] = f"{before} → {after}"
         columns = Columns(true=true, pred=pred, scores=scores, id=id)
         multi.compare_files(runs(before), runs(after), columns, common=common, confidence=confidence, **output)
         return

@@ -208,7 +208,7 @@ def compare_labels(
         ('better', [0.0, 1.0])
     """
     checks.fraction("confidence", confidence)
-    given = {"columns": columns, "threshold": threshold}
+    given: dict[str, Any] = {"columns": columns, "threshold": threshold}
     sides = []
     for side in (before, after):
         if isinstance(side, (list, tuple)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,7 +65,7 @@ class MultiLabelReport:
         return len(self.labels)
 
     @property
-    def worst_label(self) -> NDArray[np.void]:
+    def worst_label(self) -> Any:
         """The record of the label with the lowest F1."""
         return self.per_label[0]
 
@@ -78,7 +78,7 @@ class MultiLabelReport:
 
     def _repr_html_(self) -> str:
         size = f"{self.num_labels:,} labels, {self.num_samples:,} samples"
-        tables = [
+        tables: list[tuple[str, Sequence[str], Sequence[Sequence[str]]]] = [
             ("Aggregates", ("", "value", f"{self.confidence:.0%} interval"), self.headline_rows()),
             ("Labels with the lowest F1", self._label_heads(), self.label_rows(notebook.CLASSES_SHOWN)),
         ]

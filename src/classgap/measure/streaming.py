@@ -33,8 +33,8 @@ class Sampling:
         return (
             "the scores were read in batches: accuracies, confusions, top-5, calibration, log-loss, Brier score and mean "
             f"margins are of all {self.of:,} rows; areas under curves, curves, quantiles, prediction sets, features, causes, "
-            f"mistakes and labels to check are of a sample of {self.rows:,} rows, stratified by class in proportion to its size (seed "
-            f"{self.seed}); --sample sets its size."
+            f"mistakes and labels to check are of a sample of {self.rows:,} rows, stratified by class in proportion to its size "
+            f"(seed {self.seed}); --sample sets its size."
         )
 
     def to_dict(self) -> dict[str, int]:
@@ -145,8 +145,8 @@ def _pass(predictions: Predictions, batches: Batches, rows: int, seed: int, kind
         hits += top5_hits(scores, y_true, number)
         if batches.table.columns.pred is not None:
             differing += int((scores.argmax(axis=1) != batch.y_pred).sum())
-        for name, counted in batch.slice_counts().items():
-            slices.setdefault(name, []).append(counted)
+        for name, table in batch.slice_counts().items():
+            slices.setdefault(name, []).append(table)
         parts.append(batch.take(_in_sample(y_true, seen, chosen)))
         seen += np.bincount(y_true, minlength=number)
     if not np.array_equal(seen, batches.support):

@@ -92,7 +92,7 @@ class MultiLabelFix:
         """One row of text per method: name, cross-fitted change, change and verdict on the samples set aside."""
         from classgap.measure.render.plain import points
 
-        rows = []
+        rows: list[tuple[str, ...]] = []
         for name, report in self.reports.items():
             delta = report.metrics["macro_f1"].delta
             rows.append((("→ " if name == self.chosen else "") + METHODS[name], points(self.selection[name]),

@@ -139,7 +139,7 @@ def _width(table: Table) -> int:
     first = collect(table.data.lazy().select(names[0]).head(1))
     if len(first) == 0:
         return 0
-    return max(2, score_matrix(first, names).shape[1])
+    return max(2, int(score_matrix(first, names).shape[1]))
 
 
 def open_batches(table: Table, class_names: Sequence[str] | None, train_counts: Any, place: Any) -> Predictions:
@@ -173,12 +173,12 @@ def _row_batches(table: Table, wanted: Sequence[str]) -> Iterator[Any]:
         for batch in data.to_native().collect_batches(chunk_size=size, maintain_order=True):
             yield from _parts(batch, size)
     elif engine == "duckdb":
-        import pyarrow as pa
+        import polars as pl
 
         relation = data.to_native()
         reader = relation.to_arrow_reader if hasattr(relation, "to_arrow_reader") else relation.fetch_arrow_reader
         for batch in reader(size):
-            yield from _parts(pa.Table.from_batches([batch]), size)
+            yield from _parts(pl.from_arrow(batch), size)
     else:
         for partition in data.to_native().partitions:
             yield from _parts(partition.compute(), size)

@@ -27,6 +27,7 @@ from classgap.predictions.labels import names_of
 from classgap.predictions.locations import Files, Location, Paths, find_files, is_address
 from classgap.predictions.predictions import PER_ROW, Predictions
 from classgap.predictions.side_files import counts_in_order
+from classgap.predictions.stores import unreadable
 
 if TYPE_CHECKING:
     from classgap.predictions.tables import Table
@@ -114,12 +115,14 @@ def readable(file: Location) -> Iterator[None]:
         yield
     except pl.exceptions.PanicException:  # not an Exception: the reader itself failed on damaged bytes
         raise InputError(f"{file} is damaged and cannot be read; write the file again") from None
+    except InputError:
+        raise
     except (pl.exceptions.PolarsError, NarwhalsError, OSError) as error:
-        if isinstance(error, OSError) and not is_address(file):
+        if isinstance(file, str) and is_address(file):
+            raise unreadable(file, error) from None
+        if isinstance(error, OSError):
             raise  # a file on this machine: the command line has a sentence for these
         reason = str(error).split("\n", 1)[0]
-        if is_address(file):
-            raise InputError(f"{file} cannot be read ({reason}); check the address and your credentials") from None
         if (cell := _CELL.match(reason)) is not None:
             raise InputError(f"column {cell['column']!r} of {file} must hold numbers, got {cell['text']!r}") from None
         if reason.startswith("schema"):
@@ -127,6 +130,12 @@ def readable(file: Location) -> Iterator[None]:
                 f"the files of one data set must have the same columns in the same order as {file} ({reason})"
             ) from None
         raise InputError(f"{file} ends in {Path(file).suffix} but cannot be read in this format ({reason})") from None
+    except Exception as error:
+        if isinstance(file, str) and is_address(
+            file
+        ):  # the libraries that look for credentials have errors of their own
+            raise unreadable(file, error) from None
+        raise
 
 
 def _read_archives(files: list[Path], columns: Columns, names: Sequence[str] | None) -> Predictions:

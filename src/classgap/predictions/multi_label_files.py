@@ -216,7 +216,9 @@ def _read_archives(
         shapes = [{role: array.shape[1:] for role, array in one.items() if role != "names"} for one in (part, parts[0])]
         if shapes[0] != shapes[1]:
             raise InputError(f"{file} and {files[0]} hold different arrays; all files of one data set must be alike")
-    joined = {role: np.concatenate([part[role] for part in parts]) for role in parts[0] if role != "names"}
+    joined: dict[str, Any] = {
+        role: np.concatenate([part[role] for part in parts]) for role in parts[0] if role != "names"
+    }
     if label_names is None and "names" in parts[0]:
         label_names = names_of(parts[0]["names"], f"the label names in {files[0]}")
     if not {"y_pred", "scores"} & joined.keys():

@@ -11,6 +11,7 @@ import polars as pl
 from classgap.checks import InputError
 from classgap.predictions.columns import Columns, pick, pick_wide
 from classgap.predictions.locations import Files, Location, is_pattern
+from classgap.predictions.stores import store_options
 
 
 def scan(source: Files, columns: Columns) -> pl.LazyFrame:
@@ -27,7 +28,14 @@ def scan(source: Files, columns: Columns) -> pl.LazyFrame:
     for role, wanted in (("scores", columns.scores), ("features", columns.features)):
         wide, _ = pick_wide(role, wanted, header)
         types |= {name: pl.Float64() for name in wide if len(wide) > 1 and name not in types}
-    return pl.scan_csv(files, separator=separator, schema_overrides=types, infer_schema_length=10_000, glob=patterns)
+    return pl.scan_csv(
+        files,
+        separator=separator,
+        schema_overrides=types,
+        infer_schema_length=10_000,
+        glob=patterns,
+        **store_options(files[0]),
+    )
 
 
 def scan_as_stored(source: Files, floats: Callable[[Sequence[str]], Sequence[str]]) -> pl.LazyFrame:
@@ -41,7 +49,14 @@ def scan_as_stored(source: Files, floats: Callable[[Sequence[str]], Sequence[str
         return _scan_parquet(source, files, patterns)
     separator, header = _header(files, patterns)
     types = dict.fromkeys(floats(header), pl.Float64())
-    return pl.scan_csv(files, separator=separator, schema_overrides=types, infer_schema_length=10_000, glob=patterns)
+    return pl.scan_csv(
+        files,
+        separator=separator,
+        schema_overrides=types,
+        infer_schema_length=10_000,
+        glob=patterns,
+        **store_options(files[0]),
+    )
 
 
 def _checked(source: Files) -> tuple[Any, bool]:
@@ -53,13 +68,25 @@ def _checked(source: Files) -> tuple[Any, bool]:
 
 
 def _scan_parquet(source: Files, files: Any, patterns: bool) -> pl.LazyFrame:
-    return pl.scan_parquet(files, glob=patterns, hive_partitioning=source.partitioned or None)
+    options = store_options(files[0])
+    return pl.scan_parquet(files, glob=patterns, hive_partitioning=source.partitioned or None, **options)
+
+
+def _scan_csv(files: Any, separator: str, types: Any, patterns: bool) -> pl.LazyFrame:
+    options = store_options(files[0])
+    return pl.scan_csv(
+        files, separator=separator, schema_overrides=types, infer_schema_length=10_000, glob=patterns, **options
+    )
 
 
 def _header(files: Any, patterns: bool) -> tuple[str, list[str]]:
     """Separator and column names of a CSV file."""
     separator = _separator(files[0], patterns)
-    header = pl.scan_csv(files[0], separator=separator, infer_schema=False, glob=patterns).collect_schema().names()
+    header = (
+        pl.scan_csv(files[0], separator=separator, infer_schema=False, glob=patterns, **store_options(files[0]))
+        .collect_schema()
+        .names()
+    )
     _refuse_duplicates(header, files[0])
     return separator, header
 
@@ -77,7 +104,9 @@ def _separator(file: Location, pattern: bool) -> str:
         with file.open(encoding="utf-8", errors="replace") as text:
             first_line = text.readline()
     else:  # a separator that does not occur makes the whole line one column name
-        whole = pl.scan_csv(file, separator="\x01", quote_char=None, infer_schema=False, glob=pattern)
+        whole = pl.scan_csv(
+            file, separator="\x01", quote_char=None, infer_schema=False, glob=pattern, **store_options(file)
+        )
         first_line = whole.collect_schema().names()[0]
     return max(",;\t", key=first_line.count)
 
