@@ -39,8 +39,8 @@ Scores = Annotated[
     typer.Option(
         "--scores",
         metavar="COL",
-        help="Logits or probabilities: a column of lists, a matrix, a column prefix such as 'score_', or column names "
-        "separated by commas.",
+        help="Logits or probabilities: a column of lists, a matrix, a column prefix such as 'score_', a pattern such as "
+        "'P(*)', or column names separated by commas.",
         rich_help_panel=_WHAT,
     ),
 ]
