@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from classgap import Predictions, audit
+from classgap import Columns, Predictions, audit
 from classgap.checks import InputError
 from classgap.cli.compare import runs
 from classgap.predictions import read_names, read_train_counts

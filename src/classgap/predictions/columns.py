@@ -29,11 +29,11 @@ _PREFIXES = {"scores": ("score", "prob", "proba", "logit"), "features": ("featur
 class Columns:
     """Names of the columns (tables) or arrays (archives) to read; None means: find it by its usual names.
 
-    ``scores`` and ``features`` name a column of lists, a 2-D array, a column prefix (``"score_"``), a pattern (``"*_score"``), or
-    several columns separated by commas. ``id`` names the column of sample ids, by which the rows of files in different order are matched; ``path`` and
-    ``text`` name the columns of image files and of texts, by which a report shows a sample; ``by`` names columns that define
-    slices; ``sample_weight`` names the column of weights; ``count`` names the column with the number of samples that a row
-    stands for, in a table that is already counted.
+    ``scores`` and ``features`` name a column of lists, a 2-D array, a column prefix (``"score_"``), a pattern (``"*_score"``),
+    or several columns separated by commas. ``id`` names the column of sample ids, by which the rows of files in different order
+    are matched; ``path`` and ``text`` name the columns of image files and of texts, by which a report shows a sample; ``by``
+    names columns that define slices; ``sample_weight`` names the column of weights; ``count`` names the column with the number
+    of samples that a row stands for, in a table that is already counted.
     """
 
     true: str | None = None
