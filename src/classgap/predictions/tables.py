@@ -92,6 +92,7 @@ def encode_rows(table: Table, class_names: Sequence[str] | None, train_counts: A
     arrays |= {role: score_matrix(rows, names) for role, names in wide.items() if names}
     samples = {name: sample_values(rows[column], name) for name, column in found.samples.items()}
     titles = {role: f"column {name!r}" for role, name in single.items()}
+    titles |= {role: f"column {columns[0]!r}" for role, columns in wide.items() if len(columns) == 1}
     names = class_names if class_names is not None else found.spelled
     source = Source(titles, table.names_option)
     return encode(arrays, source, columns=samples, names=names, train_counts=train_counts)

@@ -273,7 +273,7 @@ def embedding(report: AuditReport, *, method: Projection = "tsne") -> alt.TopLev
     chart = alt.Chart(inline(rows)).mark_point(filled=True, size=46, opacity=0.8).encode(
         alt.X("x:Q", axis=hidden, scale=alt.Scale(zero=False)), alt.Y("y:Q", axis=hidden, scale=alt.Scale(zero=False)),
         alt.Color("class:N", scale=alt.Scale(domain=names, scheme="tableau10"),
-                  legend=alt.Legend(title=None, labelLimit=90)),
+                  legend=alt.Legend(title=None, labelLimit=135)),
         alt.Shape("outcome:N", scale=alt.Scale(domain=["right", "wrong"], range=["circle", "cross"]), legend=None),
         tooltip=[alt.Tooltip("class:N", title="true"), alt.Tooltip("predicted:N"), alt.Tooltip("outcome:N")],
     )  # fmt: skip
