@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +62,8 @@ def page_samples(report: AuditReport, below: float) -> PageSamples:
     if samples.paths is not None:
         made = thumbnails([str(path) for frame in found.values() for path in frame["path"]])
         pictures, notes = made.by_path, made.notes
-    tables = {name: _table(name, frame, pictures) for name, frame in found.items()}
+    titles = {(d.name, c.kind): c.title.lower() for d in report.diagnoses for c in d.causes}
+    tables = {name: _table(name, frame, pictures, titles) for name, frame in found.items()}
     return PageSamples(tables, leads, bool(pictures) or samples.texts is not None, notes)
 
 
@@ -104,7 +106,8 @@ def _labels_lead(report: AuditReport, total: int) -> str:
     )
 
 
-def _table(name: str, frame: pl.DataFrame, pictures: dict[str, str]) -> Table:
+def _table(name: str, frame: pl.DataFrame, pictures: dict[str, str], titles: Mapping[tuple[str, str], str]) -> Table:
+    """The samples of a frame; ``titles`` are the words of the page for the causes, by class and kind."""
     sample = frame["id"].cast(str).to_list() if "id" in frame.columns else [f"row {row}" for row in frame["row"]]
     data: dict[str, list[Any]] = {"sample": sample}
     columns = [{"key": "sample", "label": "sample", "kind": "text", "help": "id of the sample, or its row from 0"}]
@@ -112,6 +115,10 @@ def _table(name: str, frame: pl.DataFrame, pictures: dict[str, str]) -> Table:
         if key in frame.columns:
             data[key] = plain(frame[key].to_numpy())
             columns.append({"key": key, "label": label, "kind": kind, "help": meaning})
+    if "cause" in frame.columns:
+        pairs = zip(frame["true"].to_list(), frame["cause"].to_list(), strict=True)
+        words = {"mislabelled": "label probably wrong"}
+        data["cause"] = [titles.get(pair, words.get(pair[1], pair[1])) for pair in pairs]
     if "text" in frame.columns:
         data["text"] = [_excerpt(text) for text in frame["text"]]
         columns.append({"key": "text", "label": "text", "kind": "long", "help": "beginning of the text"})
