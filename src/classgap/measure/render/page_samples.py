@@ -117,7 +117,7 @@ def _table(name: str, frame: pl.DataFrame, pictures: dict[str, str], titles: Map
             columns.append({"key": key, "label": label, "kind": kind, "help": meaning})
     if "cause" in frame.columns:
         pairs = zip(frame["true"].to_list(), frame["cause"].to_list(), strict=True)
-        words = {"mislabelled": "label probably wrong"}
+        words = {"mislabelled": "probably wrong label"}
         data["cause"] = [titles.get(pair, words.get(pair[1], pair[1])) for pair in pairs]
     if "text" in frame.columns:
         data["text"] = [_excerpt(text) for text in frame["text"]]
