@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from classgap import MultiLabelPredictions, Predictions, audit, audit_labels, compare_labels
+from classgap import MultiLabelPredictions, Predictions, audit, audit_labels, compare, compare_labels
 from classgap.measure.render import html
 from classgap.measure.render.multi_label import render_label_comparison, render_labels
 from reports import HOSTILE, comparison, full_report
