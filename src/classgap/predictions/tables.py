@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,19 +91,19 @@ def encode_rows(table: Table, class_names: Sequence[str] | None, train_counts: A
     arrays = {role: label_values(rows[name], name) for role, name in single.items()}
     names = found.spelled if class_names is None else class_names
     if found.spelled is not None and names is not None and set(found.spelled) == set(names):
-        wide["scores"] = _in_order_of(names, found, arrays)
-    arrays |= {role: _matrix(rows, columns) for role, columns in wide.items() if columns}
+        wide["scores"] = in_order_of(names, found, list(arrays.values()))
+    arrays |= {role: score_matrix(rows, columns) for role, columns in wide.items() if columns}
     samples = {name: sample_values(rows[column], name) for name, column in found.samples.items()}
     titles = {role: f"column {name!r}" for role, name in single.items()}
-    numbered = len(found.scores) > 1 and all(name.endswith(str(k)) for k, name in enumerate(found.scores))
-    source = Source(titles, table.names_option, numbered and found.spelled is None)
+    titles |= {role: f"column {columns[0]!r}" for role, columns in wide.items() if len(columns) == 1}
+    source = Source(titles, table.names_option, found.numbered)
     return encode(arrays, source, columns=samples, names=names, train_counts=train_counts)
 
 
-def _in_order_of(names: Sequence[str], found: Found, arrays: Mapping[str, NDArray[Any]]) -> list[str]:
+def in_order_of(names: Sequence[str], found: Found, columns: Sequence[NDArray[Any]]) -> list[str]:
     """The score columns, whose suffixes are class names, in the order of the names that were given."""
     assert found.spelled is not None
-    for labels in arrays.values() if list(names) != found.spelled else ():
+    for labels in columns if list(names) != found.spelled else ():
         numbers = set(map(str, np.unique(labels))) - set(names)
         if numbers:
             raise InputError(
@@ -147,7 +147,7 @@ def sample_values(values: Any, name: str) -> NDArray[Any]:
     return plain_column(values.to_numpy())
 
 
-def _matrix(rows: Any, names: Sequence[str]) -> NDArray[Any]:
+def score_matrix(rows: Any, names: Sequence[str]) -> NDArray[Any]:
     """Columns of numbers, or one column of lists, as a matrix."""
     if any(rows[name].null_count() for name in names):
         raise InputError(f"columns {names[0]!r} … must have a number in every row, but some cells are empty")
