@@ -155,7 +155,7 @@ WITH_TORCH = (
     "data prepare",
     "new-method",
 )
-FEW = {"audit": 60, "compare": 25, "fix": 12, "train": 12, "predict": 12, "features": 8, "probe": 8, "methods": 12}
+FEW = {"audit": 30, "compare": 10, "fix": 3, "train": 6, "predict": 6, "features": 4, "probe": 4, "methods": 5}
 MANY = {
     "audit": 2500,
     "compare": 1200,
@@ -301,7 +301,7 @@ def marked(verb: str) -> Any:
 @pytest.mark.filterwarnings("ignore")  # of libraries about odd values; users see them on standard error
 @pytest.mark.parametrize("verb", [marked(verb) for verb in POSITIONALS])
 def test_any_call_ends_with_an_answer_or_a_sentence(verb: str, inputs: Path, tmp_path: Path) -> None:
-    run_verb(verb, FEW.get(verb, 6), inputs, tmp_path / "here")
+    run_verb(verb, FEW.get(verb, 3), inputs, tmp_path / "here")
 
 
 @pytest.mark.slow

@@ -243,6 +243,7 @@ def signals(case: Case, tmp_path: Path, most: int) -> int:
 SIGNALLED = [verb for verb in VERBS if verb != "new-method"]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("case", [verb for verb in ("audit", "probe", "train") if verb in VERBS], indirect=True)
 def test_signals_at_some_writes(case: Case, tmp_path: Path) -> None:
