@@ -308,6 +308,10 @@ class PublishedMR2Loss(MR2Loss):
         )
     """
 
+    if_collapsed = (
+        "lower method.lam (0.01 or less), or use method=mr2, where the pull is relative to the spread of the features"
+    )
+
     def __init__(
         self,
         num_classes: int,

@@ -12,6 +12,8 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.plugins.precision.precision import Precision
+from lightning_fabric.strategies.single_device import SingleDeviceStrategy
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -22,7 +24,7 @@ from classgap.data import Batch, Batches, Normalise, Split, TrainingData, mixed_
 from classgap.heads import FeatureTap, cosine_heads, learned_scales
 from classgap.losses import LossBatch
 from classgap.training.averaging import WeightAverage, sentence
-from classgap.training.build import Network, build_mix, build_network, build_optimizer, build_order
+from classgap.training.build import Network, build_mix, build_network, build_optimizer, build_order, declared_loss
 from classgap.training.checkpoint import (
     check_optimizer,
     check_rng,
@@ -33,8 +35,9 @@ from classgap.training.checkpoint import (
     rng_unused,
     save_checkpoint,
 )
+from classgap.training.collapse import has_collapsed, warning, way_out
 from classgap.training.config import TrainConfig
-from classgap.training.epoch import EpochMeter, accuracy_by_class, add_groups, append_log, cut_log
+from classgap.training.epoch import EpochMeter, accuracy_by_class, add_groups, append_log, cut_log, read_log
 from classgap.training.interpolate import START_FILE, mix_weights, save_start
 from classgap.training.interruption import RunInterrupted, received
 from classgap.training.outputs import SplitOutputs, forward_all, last_layer, scores_and_features
@@ -116,6 +119,11 @@ class Trainer:
         if teacher is not None:
             self.bind_teacher(teacher)
         self.average = self._new_average()
+        # Where Fabric adds nothing, its wrappers are left out: they take as long as a small layer.
+        plain = fabric.world_size == 1 and type(fabric.strategy.precision) is Precision
+        plain = plain and isinstance(fabric.strategy, SingleDeviceStrategy)
+        self._network: Callable[[Tensor], tuple[Tensor, Tensor]] = self.model.module if plain else self.model
+        self._backward: Callable[[Tensor], None] = Tensor.backward if plain else fabric.backward
 
         channels_last = config.channels_last and len(data.in_shape) == 3
         self.normalise = Normalise(data.mean, data.std, channels_last=channels_last)
@@ -139,6 +147,7 @@ class Trainer:
         self.epoch, self.step = 0, 0
         self.meter = EpochMeter(data.num_classes, fabric.device)
         self._saved_rng: Tensor | None = None
+        self._warned = False
         self.lock: Any = None
         self._head_is_new, self._mixed = network.head_is_new, False
 
@@ -217,6 +226,7 @@ class Trainer:
             record["average"] = self._finish_average(self.average)
         record["seconds"] = time.perf_counter() - started
         if self.fabric.is_global_zero:
+            self._watch_features(record)
             append_log(self.log, record)
         self.epoch, self.step = self.epoch + 1, 0
         self.meter = EpochMeter(self.data.num_classes, self.fabric.device)
@@ -224,6 +234,20 @@ class Trainer:
         self._report(record)
         if not self.finished and (stop := self._asked_to_stop(last=True)):
             raise RunInterrupted(stop)
+
+    def _watch_features(self, record: dict[str, Any]) -> None:
+        """Warn once where the features of all samples have become nearly the same."""
+        if "features" not in record or self._warned:
+            return
+        before = [entry for entry in read_log(self.log) if entry["epoch"] < self.epoch]
+        self._warned = any("warning" in entry for entry in before)
+        start = (before or [record])[0].get("features", {}).get("start")
+        counts = self.data.class_counts.numpy()
+        if not self._warned and has_collapsed([*before, record], start, counts):
+            out = way_out(self.config.method.name, declared_loss(self.config).defaults, self.criterion.if_collapsed)
+            record["warning"] = warning(record, start, counts, out)
+            self._warned = True
+            self._report(note=record["warning"])
 
     def _train_epoch(self) -> None:
         self.model.train(self.trains != "head")
@@ -303,12 +327,13 @@ class Trainer:
         for position, piece in enumerate(pieces):
             with self.fabric.no_backward_sync(self.model, enabled=position < len(pieces) - 1):
                 self.criterion.observe(piece.x if len(piece.y) else piece.x[:0])
-                logits, features = self.model(piece.x)
+                logits, features = self._network(piece.x)
                 if not len(piece.y):  # this process has no sample of the last batch of the epoch
                     logits, features = logits[:0], features[:0]
                 loss = self.criterion(logits, piece.y, features=features, index=piece.index, epoch=self.epoch)
                 # Processes' gradients are averaged, so each counts by its share of the samples times their number.
-                self.fabric.backward(loss * (len(piece.y) * self.fabric.world_size / batch.total))
+                share = len(piece.y) * self.fabric.world_size / batch.total
+                self._backward(loss if share == 1 else loss * share)
             if measured:
                 scores = self.criterion.scores(logits.detach(), features.detach())
                 self.meter.add(scores, features.detach().flatten(1), piece.y, {"loss": loss, **self.criterion.last})
