@@ -1,12 +1,12 @@
-"""Time per step of ``classgap train`` against a plain PyTorch loop with the same network, optimiser and batches, as ratios in one run.
+"""Time of ``classgap train`` against a plain PyTorch loop with the same network, optimiser and batch size, as ratios in one run.
 
 python benchmarks/training_loop.py data.npz [--rounds 7]     # an archive with vectors; writes benchmarks/training_loop.json
 python benchmarks/training_loop.py                           # random vectors of the same shape
 
-An MLP with 512 hidden units on vectors of 256 numbers, 100 classes, 100 samples per class, batches of 128, and ResNet-20 on random
-images of 32 x 32 pixels. Epochs of both sides alternate, so that a busy moment hits all alike; processor time of one thread, best
-epoch of each side. Our side includes everything that happens in an epoch: sampling, checks, measurements and the checkpoint at
-its end.
+An MLP with 512 hidden units on vectors of 256 numbers, 100 classes, 100 samples per class, batches of 128, and ResNet-20 on
+random images of 32 x 32 pixels. Epochs of both sides alternate, so that a busy moment hits all alike; processor time of one
+thread, best epoch of each side. Our side includes everything that happens in an epoch: sampling, checks, measurements, log, and
+the checkpoint at its end.
 """
 
 from __future__ import annotations

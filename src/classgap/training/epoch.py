@@ -145,8 +145,8 @@ class EpochMeter:
         """Add the features of one batch after the other; rows of a group are of one class in one batch."""
         present = batch_classes(group)
         batch, label = np.divmod(present.classes, self.num_classes)
-        norms, squares, means = (np.concatenate(part) for part in _squares(features, present.slot, batch))
-        norms = np.bincount(present.slot, norms, len(batch))
+        squared, squares, means = (np.concatenate(part) for part in _squares(features, present.slot, batch))
+        norms = np.bincount(present.slot, squared, len(batch))
         deviations = norms - squares / present.size
         _refine(deviations, norms, features, present)
         size = np.bincount(batch, present.size)
@@ -160,7 +160,7 @@ class EpochMeter:
             whole = np.concatenate([self.moments[:, column], value[kept]])
             self.moments[:, column] = np.bincount(place, whole, self.num_classes)
 
-    def _add_scatter(self, usable: Floats, size: Floats, scatter: Floats) -> None:
+    def _add_scatter(self, usable: NDArray[Any], size: NDArray[Any], scatter: Floats) -> None:
         for rows, value in zip(size[usable].tolist(), scatter[usable].tolist(), strict=True):
             if rows > 1:
                 new = max(value, 0.0), rows - 1
@@ -171,7 +171,9 @@ class EpochMeter:
 
 def _squares(features: list[Tensor], slot: NDArray[np.int64], batch: NDArray[np.int64]) -> tuple[list[Floats], ...]:
     """Squared norms of the rows, of the sum of each group, and of the sum of each batch (0 for one without rows)."""
-    norms, groups, batches = [], [], []
+    norms: list[Floats] = []
+    groups: list[Floats] = []
+    batches: list[float] = []
     row = 0
     for part in features:
         mine = slot[row : row + len(part)]
@@ -193,7 +195,7 @@ def _host(rows: Tensor) -> Floats:
     return squared
 
 
-def _refine(deviations: Floats, norms: Floats, features: list[Tensor], present: BatchClasses) -> None:
+def _refine(deviations: Floats, norms: NDArray[Any], features: list[Tensor], present: BatchClasses) -> None:
     """Deviations within groups that are small beside the features are taken from differences: rounding would show in them."""
     deviations[present.size == 1] = 0.0
     close = (deviations < _CLOSE * norms) & (present.size > 1)
