@@ -82,7 +82,9 @@ def gamma_margin_cross_entropy(
         return weighted_sum((1.0, logit_term(logits, target, as_array(gamma), offset)))
     if target.dim() == 1:
         scaled = logits * gamma.detach().to(logits.dtype).index_select(0, target).reciprocal()[:, None]
-        return reduce(F.cross_entropy(scaled if offset is None else scaled + offset, target, reduction="none"), reduction)
+        return reduce(
+            F.cross_entropy(scaled if offset is None else scaled + offset, target, reduction="none"), reduction
+        )
     rows, labels = target.nonzero(as_tuple=True)
     losses = gamma_margin_cross_entropy(logits[rows], labels, gamma, offset=offset, reduction="none")
     expected = logits.new_zeros(logits.shape[0]).index_add(0, rows, losses * target[rows, labels].to(losses.dtype))
