@@ -1,6 +1,6 @@
-"""How often multi-label verdicts and intervals are wrong, by simulation; the figures in docs/scores.md.
+"""How often multi-label verdicts and intervals are wrong, by simulation; docs/scores.md has such figures.
 
-    python benchmarks/multi_label.py            # two minutes of processor time; writes benchmarks/multi_label.json
+    python benchmarks/multi_label.py            # some minutes of processor time; writes benchmarks/multi_label.json
 
 Samples have a common difficulty, so that the labels of one sample are right or wrong together.
 """
