@@ -100,8 +100,10 @@ def build_network(config: TrainConfig, data: TrainingData, *, teacher: nn.Module
     built = _plain_model(config, data)
     first = built.model
     width = _width(find_head(first)[1])
-    offered = {} if teacher is None else {"teacher_features": _width(find_head(teacher)[1])}
-    counts = choose_counts(declared_loss(config), config.method.params, data)
+    spec = declared_loss(config)
+    wide = teacher is not None and "teacher_features" in inspect.signature(spec.cls).parameters
+    offered = {"teacher_features": _width(find_head(teacher)[1])} if wide else {}
+    counts = choose_counts(spec, config.method.params, data)
     criterion = build_criterion(config, data, counts, num_features=width, **offered)
     head = _head(config, criterion, first)
     scale = _head_scale(config, criterion, head)
