@@ -33,6 +33,7 @@ CASES = {
     "teacher_then_crt": ["method=gml", "stage=crt"],
     "ema": ["average=ema", "average.horizon=0.3"],
     "swa_crt": ["average=swa", "average.start=0.3", "stage=crt"],
+    "views": ["predict.augment=flip"],
     "bcl": ["method=bcl"],
     "bcl_cosine": ["method=bcl", "method.base=dbm", 'method.base_params={"variant": "bs"}'],
     "causal": ["model.head=causal"],

@@ -12,6 +12,7 @@ from classgap.training.config import (
     ModelConfig,
     OptimConfig,
     PartConfig,
+    PredictConfig,
     ScheduleConfig,
     TrainConfig,
 )
@@ -51,6 +52,7 @@ __all__ = [
     "ModelConfig",
     "OptimConfig",
     "PartConfig",
+    "PredictConfig",
     "Predictor",
     "ProbeReport",
     "ScheduleConfig",

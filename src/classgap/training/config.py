@@ -142,6 +142,25 @@ class ScheduleConfig:
 
 
 @dataclass(frozen=True)
+class PredictConfig:
+    """How the finished network predicts.
+
+    Attributes:
+        augment: Test-time augmentation of images: ``flip`` (also mirrored) and ``crop`` (also shifted); scores and features are
+            means over the views. The plain run is in the folder ``stage1``, with its own predictions.
+    """
+
+    augment: tuple[str, ...] = ()
+
+    def check(self, setting: str) -> None:
+        """Raise where a view is unknown, or comes twice."""
+        for name in self.augment:
+            one_of(setting, name, ("flip", "crop"))
+        if len(set(self.augment)) < len(self.augment):
+            raise InputError(f"{setting} must name each kind of view once, got {','.join(self.augment)}")
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """A training run.
 
@@ -152,6 +171,7 @@ class TrainConfig:
         sampler: Which samples an epoch visits; by default every sample once.
         wrapper: Wrapper of the optimiser, e.g. ``sam``.
         average: Average of the weights that the results are made with, ``ema`` or ``swa``.
+        predict: Test-time augmentation of the predictions.
         stage: Stages before or after the main training, e.g. ``jtt`` or ``crt``.
         teacher: Folder of a finished run, for methods that learn from one; without it a teacher is trained first.
     Example:
@@ -171,6 +191,7 @@ class TrainConfig:
     mix: PartConfig = PartConfig()
     wrapper: PartConfig = PartConfig()
     average: AverageConfig = field(default_factory=AverageConfig)
+    predict: PredictConfig = PredictConfig()
     stage: PartConfig = PartConfig()
     teacher: str | None = None
     epochs: int = 30
@@ -221,6 +242,7 @@ class TrainConfig:
         number("optim.layer_decay", self.optim.layer_decay, low=0, high=1, open_low=True)
         number("model.wise", self.model.wise, low=0, high=1)
         self.average.check()
+        self.predict.check("predict.augment")
         if self.model.zero_shot not in ("none", "imagenet") and "{}" not in self.model.zero_shot:
             raise InputError(
                 f"model.zero_shot must be none, imagenet or a sentence with {{}} for the class name, got {self.model.zero_shot!r}"
@@ -267,7 +289,8 @@ class TrainConfig:
     def parts(self) -> list[str]:
         """Names of the parts that the run has besides data, network and method."""
         chosen = (self.stage, self.wrapper, self.average, self.sampler, self.mix)
-        return [part.name for part in chosen if part.name != "none"]
+        views = [f"tta_{'_'.join(self.predict.augment)}"] if self.predict.augment else []
+        return [*(part.name for part in chosen if part.name != "none"), *views]
 
     @property
     def slug(self) -> str:
@@ -306,7 +329,7 @@ _IF_CHANGED = {
     "optim": ("betas", "decay_norms", "layer_decay"),
     "schedule": ("warmup_steps",),
 }
-_PARTS = ("sampler", "mix", "wrapper", "average", "stage", "teacher")
+_PARTS = ("sampler", "mix", "wrapper", "average", "predict", "stage", "teacher")
 
 
 def _tree(config: TrainConfig) -> dict[str, Any]:

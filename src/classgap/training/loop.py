@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import classgap
 from classgap.batchstats import all_reduce_sum
 from classgap.checks import InputError
-from classgap.data import Batch, Batches, Normalise, Split, TrainingData, mixed_seed, policies
+from classgap.data import Batch, Batches, Normalise, Split, TrainingData, mixed_seed, policies, require_images
 from classgap.heads import FeatureTap, cosine_heads, learned_scales
 from classgap.losses import LossBatch
 from classgap.training.averaging import WeightAverage, sentence
@@ -98,6 +98,8 @@ class Trainer:
         teacher: nn.Module | None = None,
         build: Callable[..., Network] = build_network,
     ) -> None:
+        if config.predict.augment:
+            require_images("predict.augment", data.in_shape)
         self.config, self.data, self.fabric, self.folder, self.watch = config, data, fabric, folder, watch
         self.checkpoint, self.log = folder / "checkpoint.pt", folder / "log.jsonl"
         self.trains = _trained_part(config, trains)
@@ -325,8 +327,11 @@ class Trainer:
 
     def predict(self, split: Split) -> tuple[Tensor, Tensor]:
         """Scores classes are ranked by, and features; those of several networks side by side."""
-        logits, features = forward_all(self.fabric, self.model, split.to(self.fabric.device), self.normalise)
-        return self._scored(logits, features)
+        views = self.config.predict.augment
+        finish = self._scored if views else None
+        there = split.to(self.fabric.device)
+        found = forward_all(self.fabric, self.model, there, self.normalise, views=views, finish=finish)
+        return found if views else self._scored(*found)
 
     def _scored(self, logits: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
         """Scores, and features as the head sees them."""

@@ -23,11 +23,12 @@ from classgap.models import Ensemble
 from classgap.training.average_config import AverageConfig
 from classgap.training.build import Network, build_network, declared_loss
 from classgap.training.checkpoint import read_checkpoint
-from classgap.training.config import MethodConfig, PartConfig, TrainConfig, read_run
+from classgap.training.config import MethodConfig, PartConfig, PredictConfig, TrainConfig, read_run
 from classgap.training.folder import NETWORK, has_results, write_results, write_run
 from classgap.training.lock import lock_folder
 from classgap.training.loop import Trainer, TrainProgress, Trains, Watcher
 from classgap.training.outputs import ScoredNetwork
+from classgap.training.stages.views import ViewsTrainer, take_network, views_run
 
 
 @dataclass(frozen=True)
@@ -120,11 +121,28 @@ def _is_taught(stage: Stage) -> bool:
 
 def stages_of(config: TrainConfig) -> tuple[Stage, ...]:
     """The runs that a configuration consists of; the last one is the run itself."""
-    plain = dataclasses.replace(config, stage=PartConfig())
+    plain = dataclasses.replace(config, stage=PartConfig(), predict=PredictConfig())
     if config.stage.name == "none":
-        return (Stage("", plain),)
-    method: MultiStage = registry.get("stage", config.stage.name).build(**config.stage.params)
-    return method.stages(plain)
+        stages: tuple[Stage, ...] = (Stage("", plain),)
+    else:
+        method: MultiStage = registry.get("stage", config.stage.name).build(**config.stage.params)
+        stages = method.stages(plain)
+    return _with_views(stages, config.predict) if config.predict.augment else stages
+
+
+def _with_views(stages: tuple[Stage, ...], predict: PredictConfig) -> tuple[Stage, ...]:
+    """The same stages, predicting over views of images at the end, and where a correction is fitted to predictions."""
+    if len(stages) == 1 and stages[0].plain:
+        plain = stages[0].config
+        last = Stage("", views_run(plain), begin=take_network, trainer=ViewsTrainer, needs_teacher=False)
+        stages = (Stage("stage1", plain), last)
+    *earlier, last = stages
+    return tuple(
+        dataclasses.replace(stage, config=dataclasses.replace(stage.config, predict=predict))
+        if stage is last or stage.trainer is not Trainer
+        else stage
+        for stage in (*earlier, last)
+    )
 
 
 def without_pretraining(config: TrainConfig, folder: Path) -> TrainConfig:
@@ -145,6 +163,7 @@ def plain_run(config: TrainConfig) -> TrainConfig:
         sampler=PartConfig(),
         wrapper=PartConfig(),
         average=AverageConfig(),
+        predict=PredictConfig(),
         teacher=None,
     )
 
@@ -267,7 +286,11 @@ def _load_criterion(folder: Path, network: Network) -> None:
         raise InputError(
             f"method {network.criterion.name} learns parameters of its own, which are in {path}; restore this file"
         )
-    missing = set(network.criterion.load_state_dict(read_checkpoint(path)["criterion"], strict=False).missing_keys)
+    saved = read_checkpoint(path)
+    state = saved["criterion"]
+    if "average" in saved:
+        state |= {name: saved["average"]["values"].get(f"criterion.{name}", value) for name, value in state.items()}
+    missing = set(network.criterion.load_state_dict(state, strict=False).missing_keys)
     if lost := sorted(missing & set(learned)):
         raise InputError(f"checkpoint {path} lacks {lost[0]} of method {network.criterion.name}")
 
