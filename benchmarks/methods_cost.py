@@ -33,6 +33,14 @@ from classgap.training.run import start
 RESULTS = Path(__file__).with_name("methods_cost.json")
 ROUNDS, CLASSES, BATCH, EPOCHS = 8, 100, 64, 20
 
+# Settings without which a sampler or a stage cannot be used.
+FURTHER = {
+    "p_by_q": ["sampler.classes=8", "sampler.samples=8"],
+    "ensemble_teacher": ["method=distillation"],
+    "add_samples": ["data.profile=balanced", "data.imbalance=1", "data.spare=12"],
+    "augment_classes": ["stage.augment=crop"],
+}
+
 
 def write_images(path: Path) -> None:
     rng = np.random.default_rng(0)
@@ -76,8 +84,7 @@ def run_seconds(folder: Path, name: str, settings: list[str]) -> float:
 
 def run_ratio(folder: Path, setting: str, name: str) -> float:
     """Each beside a plain run of its own, since what else the machine does changes over the minutes."""
-    further = ["sampler.classes=8", "sampler.samples=8"] if name == "p_by_q" else []
-    mine = run_seconds(folder, name, [setting, *further])
+    mine = run_seconds(folder, name, [setting, *FURTHER.get(name, [])])
     return mine / run_seconds(folder, f"{name}-plain", [])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack
 
 from torch import Tensor, nn
@@ -93,8 +93,9 @@ class DistillationLoss(TaughtLoss):
 
     def ask(self, teacher: nn.Module, inputs: Tensor) -> tuple[Tensor, ...]:
         """Logarithms of the tempered probabilities; several networks have the method ``log_probabilities`` for that."""
-        if hasattr(teacher, "log_probabilities"):
-            return (teacher.log_probabilities(inputs, self.temperature),)
+        several: Callable[[Tensor, float], Tensor] | None = getattr(teacher, "log_probabilities", None)
+        if several is not None:
+            return (several(inputs, self.temperature),)
         return ((super().ask(teacher, inputs)[0].float() / self.temperature).log_softmax(1),)
 
     def compute(self, batch: LossBatch) -> Tensor:
