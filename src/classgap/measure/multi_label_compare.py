@@ -231,7 +231,7 @@ def compare_labels(
     order = np.argsort(per_label["delta"], kind="stable")
     strict = (1 + confidence) / 2  # Bonferroni correction: the mean and the labels are two questions
     sure = Estimate(*mean_f1_change(old.y_true, old.y_pred, new.y_pred, strict))
-    verdict = _judge(metrics["macro_f1"].delta, sure, per_label)
+    verdict = _judge(metrics["macro_f1"].delta, sure, per_label, 1 - strict)
     return MultiLabelComparison(
         old.labels, old.num_samples, confidence, metrics, per_label[order], verdict, tuple(notes)
     )
@@ -260,10 +260,14 @@ def _columns(old: MultiLabelPredictions, new: MultiLabelPredictions, confidence:
     return columns
 
 
-def _judge(macro: Estimate, sure: Estimate, per_label: NDArray[np.void]) -> Verdict:
-    """One of :data:`TITLES`; ``sure`` is the change of macro F1 with the wider interval that decides."""
-    gained = per_label[per_label["significant"] & (per_label["delta"] > 0)]
-    lost = per_label[per_label["significant"] & (per_label["delta"] < 0)]
+def _judge(macro: Estimate, sure: Estimate, per_label: NDArray[np.void], level: float) -> Verdict:
+    """One of :data:`TITLES`.
+
+    Args:
+        sure: The change of macro F1 with the wider interval that decides.
+        level: Largest q-value of a label that decides.
+    """
+    gained, lost = (per_label[(per_label["q_value"] <= level) & (s * per_label["delta"] > 0)] for s in (1, -1))
     if sure.low > 0:
         kind = "traded" if len(lost) else "better"
     elif sure.high < 0:
@@ -272,12 +276,16 @@ def _judge(macro: Estimate, sure: Estimate, per_label: NDArray[np.void]) -> Verd
         kind = "mixed"
     else:
         kind = "some_better" if len(gained) else "some_worse" if len(lost) else "noise"
+    decided = len(gained) + len(lost)
+    gained, lost = (per_label[per_label["significant"] & (s * per_label["delta"] > 0)] for s in (1, -1))
     losses = tuple(f"label {str(r['name'])!r} {_change(r)} (q = {r['q_value']:.2g})" for r in lost[:3])
     tally = (
         f"{len(gained)} label{'' if len(gained) == 1 else 's'} improved and {len(lost)} got worse significantly"
         if len(gained) + len(lost)
         else "no single label changed significantly"
     )
+    if len(gained) + len(lost) and not decided:
+        tally += " (not after Bonferroni correction, 2 tests)"
     headline = f"{TITLES[kind]} {ONE_RUN}"
     doubt = sure.low <= 0 <= sure.high and not macro.low <= 0 <= macro.high
     mean = f"macro F1 {_change(macro)} points" + (
