@@ -240,6 +240,18 @@ def test_compare_finds_gains_losses_and_nothing():
     assert len(repr(mixed)) < 300
 
 
+def test_equal_models_are_rarely_called_different():
+    """Two models that differ by chance only, on samples of shared difficulty: about 5 % of the verdicts may claim a change."""
+    rng = np.random.default_rng(4)
+    claims = 0
+    for _ in range(150):
+        true = rng.random((200, 8)) < np.array([0.4, 0.3, 0.2, 0.2, 0.1, 0.1, 0.05, 0.02])
+        base = 3 * true - 1.5 + 0.8 * rng.normal(size=(200, 1)) + rng.normal(size=true.shape)
+        sides = [MultiLabelPredictions.from_arrays(true, base + rng.normal(size=true.shape) > 0) for _ in range(2)]
+        claims += compare_labels(*sides).verdict.kind != "noise"
+    assert claims <= 16  # 5 % of 150 is 7.5; beyond 16 has a probability of 0.3 %
+
+
 def test_compare_matches_samples_by_id():
     frame = table()
     shuffled = frame.sample(fraction=1, shuffle=True, seed=0)

@@ -57,8 +57,8 @@ class MultiLabelComparison:
         labels: Names of the labels.
         metrics: ``macro_f1`` and ``micro_f1`` before, after, and their difference.
         per_label: Structured array, one record per label, largest loss of F1 first: ``name, support``; F1 ``before`` and
-            ``after``, ``delta`` with its interval ``low, high``; ``p_value``, ``q_value`` and ``significant``; ``recall_before,
-            recall_after, precision_before, precision_after``.
+            ``after``, ``delta`` with its interval ``low, high``; ``p_value``, ``q_value`` and ``significant`` (q-value at most
+            ``1 - confidence``, and the interval excludes 0); ``recall_before, recall_after, precision_before, precision_after``.
         verdict: What follows from them.
     """
 
@@ -231,7 +231,7 @@ def compare_labels(
     order = np.argsort(per_label["delta"], kind="stable")
     strict = (1 + confidence) / 2  # Bonferroni correction: the mean and the labels are two questions
     sure = Estimate(*mean_f1_change(old.y_true, old.y_pred, new.y_pred, strict))
-    verdict = _judge(metrics["macro_f1"].delta, sure, per_label)
+    verdict = _judge(metrics["macro_f1"].delta, sure, per_label, 1 - strict)
     return MultiLabelComparison(
         old.labels, old.num_samples, confidence, metrics, per_label[order], verdict, tuple(notes)
     )
@@ -249,7 +249,8 @@ def _columns(old: MultiLabelPredictions, new: MultiLabelPredictions, confidence:
     q_value = benjamini_hochberg(found.p_value)
     columns: dict[str, NDArray[Any]] = {"name": np.array(old.labels), "support": old.y_true.sum(0)}
     columns |= {key: getattr(found, key) for key in ("before", "after", "delta", "low", "high", "p_value")}
-    columns |= {"q_value": q_value, "significant": q_value <= 1 - confidence}
+    excludes = (found.low > 0) | (found.high < 0)  # of a rare label the interval can be wider than the test suggests
+    columns |= {"q_value": q_value, "significant": (q_value <= 1 - confidence) & excludes}
     for name, side in (("before", old), ("after", new)):
         counts = LabelCounts.gather(side.y_true, side.y_pred)
         columns |= {f"recall_{name}": divide(counts.hits, counts.support),
@@ -260,10 +261,15 @@ def _columns(old: MultiLabelPredictions, new: MultiLabelPredictions, confidence:
     return columns
 
 
-def _judge(macro: Estimate, sure: Estimate, per_label: NDArray[np.void]) -> Verdict:
-    """One of :data:`TITLES`; ``sure`` is the change of macro F1 with the wider interval that decides."""
-    gained = per_label[per_label["significant"] & (per_label["delta"] > 0)]
-    lost = per_label[per_label["significant"] & (per_label["delta"] < 0)]
+def _judge(macro: Estimate, sure: Estimate, per_label: NDArray[np.void], level: float) -> Verdict:
+    """One of :data:`TITLES`.
+
+    Args:
+        sure: The change of macro F1 with the wider interval that decides.
+        level: Largest q-value of a label that decides.
+    """
+    decisive = per_label["significant"] & (per_label["q_value"] <= level)
+    gained, lost = (per_label[decisive & (s * per_label["delta"] > 0)] for s in (1, -1))
     if sure.low > 0:
         kind = "traded" if len(lost) else "better"
     elif sure.high < 0:
@@ -272,12 +278,16 @@ def _judge(macro: Estimate, sure: Estimate, per_label: NDArray[np.void]) -> Verd
         kind = "mixed"
     else:
         kind = "some_better" if len(gained) else "some_worse" if len(lost) else "noise"
+    decided = len(gained) + len(lost)
+    gained, lost = (per_label[per_label["significant"] & (s * per_label["delta"] > 0)] for s in (1, -1))
     losses = tuple(f"label {str(r['name'])!r} {_change(r)} (q = {r['q_value']:.2g})" for r in lost[:3])
     tally = (
         f"{len(gained)} label{'' if len(gained) == 1 else 's'} improved and {len(lost)} got worse significantly"
         if len(gained) + len(lost)
         else "no single label changed significantly"
     )
+    if len(gained) + len(lost) and not decided:
+        tally += " (not after Bonferroni correction, 2 tests)"
     headline = f"{TITLES[kind]} {ONE_RUN}"
     doubt = sure.low <= 0 <= sure.high and not macro.low <= 0 <= macro.high
     mean = f"macro F1 {_change(macro)} points" + (

@@ -37,7 +37,8 @@ class MultiLabelFix:
 
     Attributes:
         before: The given predictions.
-        chosen: Name of the chosen method (:data:`METHODS`), or None if none raises the macro F1 in cross-fitting.
+        chosen: Name of the chosen method (``common``, ``per_label`` or ``where_it_helps``), or None if none raises the macro F1
+            in cross-fitting.
         methods: Fitted thresholds by method.
         selection: By method: change of macro F1 by cross-fitting, on the samples for fitting.
         reports: By method: comparison on the samples set aside, which were used neither to fit nor to choose.

@@ -62,7 +62,7 @@ def page_samples(report: AuditReport, below: float) -> PageSamples:
     if samples.paths is not None:
         made = thumbnails([str(path) for frame in found.values() for path in frame["path"]])
         pictures, notes = made.by_path, made.notes
-    titles = {(d.name, c.kind): c.title.lower() for d in report.diagnoses for c in d.causes}
+    titles: dict[tuple[str, str], str] = {(d.name, c.kind): c.title.lower() for d in report.diagnoses for c in d.causes}
     tables = {name: _table(name, frame, pictures, titles) for name, frame in found.items()}
     return PageSamples(tables, leads, bool(pictures) or samples.texts is not None, notes)
 
