@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 import classgap
 from classgap.batchstats import all_reduce_sum
+from classgap.batchstats.divided import whole
 from classgap.checks import InputError
 from classgap.data import Batch, Batches, Normalise, Split, TrainingData, mixed_seed, policies, require_images
 from classgap.heads import FeatureTap, cosine_heads, learned_scales
@@ -41,7 +42,7 @@ from classgap.training.interruption import RunInterrupted, received
 from classgap.training.outputs import SplitOutputs, forward_all, last_layer, scores_and_features
 from classgap.training.processes import per_process_part, size_options
 from classgap.training.schedule import in_epochs, rate_factor
-from classgap.training.sharding import check_origin, is_sharded, require_shardable, set_up, whole
+from classgap.training.sharding import check_origin, is_sharded, require_shardable, set_up
 
 Array = NDArray[np.float32]
 Trains = Literal["all", "body", "head"]

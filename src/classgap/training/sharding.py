@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
-from torch import Tensor, nn
+from torch import nn
 
+from classgap.batchstats.divided import divide_weights, load_divided
 from classgap.checks import InputError
 from classgap.training.config import TrainConfig
 
@@ -37,20 +38,8 @@ class ShardedStrategy(ModelParallelStrategy):
         self, path: Any, state: Any = None, strict: bool = True, weights_only: bool | None = None
     ) -> dict[str, Any]:
         """Load network, optimiser and loss. Fabric's own looks for the names of parameters, which a file may not have."""
-        from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimizer_state_dict
-        from torch.distributed.tensor import distribute_tensor
-
         saved = torch.load(path, map_location="cpu", weights_only=True)
-        model = state["model"]
-        weights = {
-            name: distribute_tensor(saved["model"][name], own.device_mesh, own.placements)
-            if hasattr(own, "full_tensor")
-            else saved["model"][name]
-            for name, own in model.state_dict().items()
-        }
-        model.load_state_dict(weights, strict=strict)
-        options = StateDictOptions(full_state_dict=True)
-        set_optimizer_state_dict(model, state["optimizer"], saved["optimizer"], options=options)
+        load_divided(state["model"], state["optimizer"], saved["model"], saved["optimizer"])
         state["criterion"].load_state_dict(saved["criterion"])
         return {}
 
@@ -70,13 +59,6 @@ def set_up(fabric: Fabric, model: nn.Module, make_optimizer: Callable[[], Any]) 
     except ValueError as error:
         raise InputError(f"strategy fsdp cannot divide this network ({error}); use ddp") from error
     return divided, fabric.setup_optimizers(make_optimizer())
-
-
-def whole(tensor: Tensor) -> Tensor:
-    """A tensor with the parts of all processes, each of which must call this."""
-    gather = getattr(tensor, "full_tensor", None)  # only a divided one, a torch.distributed.tensor.DTensor, has it
-    found: Tensor = tensor if gather is None else gather()
-    return found
 
 
 def check_origin(path: Path, optimizer: Any, fabric: Fabric) -> None:
@@ -112,12 +94,7 @@ def require_shardable(config: TrainConfig, model: nn.Module, criterion: nn.Modul
 
 
 def _shard(model: nn.Module, mesh: Any) -> nn.Module:
-    try:
-        from torch.distributed.fsdp import fully_shard
-    except ImportError as error:
-        raise InputError("strategy fsdp needs torch 2.6 or newer; install it, or use ddp") from error
-    for unit in (*_units(model), model):
-        fully_shard(unit, mesh=mesh["data_parallel"], reshard_after_forward=True)  # checkpoints find divided weights
+    divide_weights((*_units(model), model), mesh["data_parallel"])
     return model
 
 
