@@ -2,6 +2,7 @@
 
 python benchmarks/coverage.py --write          # the whole grid: benchmarks/coverage.json and the tables of docs/audit.md
 python benchmarks/coverage.py --rounds 20      # quicker and rougher; the tables are only printed
+python benchmarks/coverage.py --write --progress done.jsonl    # continues where a run with the same arguments and code ended
 python benchmarks/coverage.py --page           # only the tables of docs/audit.md, from the committed JSON
 
 A setting is a shape of the true class accuracies, a number of classes and a layout of samples per class. Audit: draw the
@@ -26,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+import classgap
 from classgap import Predictions, audit
 from classgap.measure import AuditReport, Comparison
 from classgap.measure.comparing import _assemble
@@ -41,6 +43,7 @@ CONFIDENCE = 0.95
 CORRECTED = ("hard", "worst", "worst_decile", "gap", "std")
 RANKED = tuple(name for name in FROM_ACCURACY if name != "balanced")
 PROMISED = 0.93  # coverage that every interval should reach
+FALSE = 0.05  # share of false claims that is allowed
 FURTHER = 5  # times as many further rounds where the first ones fall short
 AGREEMENT = 0.7  # share of samples on which a second model repeats the luck of the first
 
@@ -209,14 +212,13 @@ def simulate(setting: Setting, rounds: int) -> dict[str, Any]:
     Among thousands of coverages some are low by chance. A setting with one below what chance explains gets more rounds with
     another seed, pooled with the first ones; the result keeps the first coverage too.
     """
-    if setting.num_classes == 1000:
-        rounds = max(20, rounds // 4)
-    elif setting.change not in ("", "none"):
+    if setting.num_classes == 1000 or setting.change not in ("", "none"):
         rounds = max(20, rounds // 2)
     run = compare_setting if setting.change else audit_setting
     seed = zlib.crc32(repr(setting).encode())
     found = run(setting, rounds, seed=seed)
-    if min(found["coverage"].values()) >= PROMISED - 2.6 * np.sqrt(PROMISED * (1 - PROMISED) / rounds):
+    covered = min(found["coverage"].values()) >= PROMISED - 2.6 * np.sqrt(PROMISED * (1 - PROMISED) / rounds)
+    if covered and (found.get("false_claim") or 0) <= FALSE + 2.6 * np.sqrt(FALSE * (1 - FALSE) / rounds):
         return {**vars(setting), "rounds": rounds, **found}
     further = run(setting, FURTHER * rounds, seed=seed + 1_000_000)
     both = {**vars(setting), "rounds": (1 + FURTHER) * rounds, **_pooled(found, further)}
@@ -300,20 +302,49 @@ def page() -> str:
     return f"{before}{_BEGIN}\n\n{tables(results)}\n\n{_END}{after}"
 
 
+def code_version() -> str:
+    """Checksum of the measured code: results of another version are not continued."""
+    measured = Path(classgap.__file__).parent / "measure"
+    files = [
+        *sorted((measured / "statistics").glob("*.py")),
+        measured / "comparing.py",
+        measured / "verdict.py",
+        Path(__file__),
+    ]
+    return f"{zlib.crc32(b''.join(path.read_bytes() for path in files)):08x}"
+
+
+def run_grid(rounds: int, jobs: int, progress: Path | None) -> list[dict[str, Any]]:
+    """Results of all settings in the order of the grid; those in ``progress`` are not simulated again."""
+    run = {"rounds": rounds, "code": code_version()}
+    lines = progress.read_text(encoding="utf-8").splitlines() if progress and progress.exists() else []
+    known = [entry["result"] for entry in map(json.loads, lines) if entry["run"] == run]
+    done = {Setting(*(found[field] for field in vars(Setting("", 0, "")))): found for found in known}
+    left = [setting for setting in grid() if setting not in done]
+    start = time.perf_counter()
+    with ProcessPoolExecutor(jobs) as pool:
+        for setting, found in zip(left, pool.map(partial(simulate, rounds=rounds), left), strict=True):
+            done[setting] = found
+            if progress:
+                with progress.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps({"run": run, "result": found}) + "\n")
+            name, low = " ".join(map(str, vars(setting).values())), min(found["coverage"].values())
+            print(f"{time.perf_counter() - start:6.0f} s  {name}  lowest coverage {low:.3f}", flush=True)
+    return [done[setting] for setting in grid()]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=120, help="rounds per setting")
+    parser.add_argument(
+        "--rounds", type=int, default=200, help="rounds per setting; half of it with 1000 classes or a change"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="number of processes")
+    parser.add_argument("--progress", type=Path, help="file of finished settings, to continue after an interruption")
     parser.add_argument("--write", action="store_true", help="write benchmarks/coverage.json and docs/audit.md")
     parser.add_argument("--page", action="store_true", help="only write the tables of docs/audit.md")
     options = parser.parse_args()
     if not options.page:
-        start, results, settings = time.perf_counter(), [], list(grid())
-        with ProcessPoolExecutor(options.jobs) as pool:
-            for found in pool.map(partial(simulate, rounds=options.rounds), settings):
-                results.append(found)
-                setting, low = " ".join(map(str, list(found.values())[:4])), min(found["coverage"].values())
-                print(f"{time.perf_counter() - start:6.0f} s  {setting}  lowest coverage {low:.3f}", flush=True)
+        results = run_grid(options.rounds, options.jobs, options.progress)
         if not options.write:
             print(tables(results))
             return

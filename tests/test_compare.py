@@ -130,7 +130,7 @@ def test_a_trade_needs_only_one_side_beyond_doubt(easy, hard, doubted):
     change = np.r_[np.full(3, easy), np.zeros(3), np.full(3, hard)]
     verdict = compare(*pair(ACCURACY + change, y_true=np.repeat(np.arange(9), 300))).verdict
     assert verdict.kind == "traded", verdict
-    (in_doubt,) = (part for part in verdict.sentence.split("], ") if "Bonferroni correction, 4 tests" in part)
+    (in_doubt,) = (part for part in verdict.sentence.split("], ") if "correction for 5 tests" in part)
     assert f"classes that were {doubted} before" in in_doubt.rpartition(" (")[0]
 
 
@@ -371,7 +371,7 @@ def test_an_interval_that_does_not_decide_is_marked():
     }
     text = evidence(shown, sure={"overall"})
     assert text.count("not significant") == 1
-    assert "[+1.0, +5.7] (not significant after Bonferroni correction, 4 tests), classes that were easy" in text
+    assert "[+1.0, +5.7] (not significant after correction for 5 tests), classes that were easy" in text
 
 
 def _rerun(support, accuracy, rng, rounds, agree=0.7):

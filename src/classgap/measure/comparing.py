@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from classgap import checks
 from classgap.arrays import Float64s, Ints, divide
@@ -19,13 +19,13 @@ from classgap.measure.pairing import Side, audited_sides, common_classes, read_r
 from classgap.measure.render.plain import structured
 from classgap.measure.statistics import groups
 from classgap.measure.statistics.cells import Cells
-from classgap.measure.statistics.class_changes import class_changes
+from classgap.measure.statistics.class_changes import ClassChanges, class_changes
 from classgap.measure.statistics.false_discovery import benjamini_hochberg
 from classgap.measure.statistics.groups import THIRDS, Remainder
-from classgap.measure.statistics.metric_changes import SMALL, SMALL_ALONE, metric_changes
+from classgap.measure.statistics.metric_changes import SMALL_ALONE, many_small, metric_changes
 from classgap.measure.statistics.metrics import FROM_ACCURACY, evaluate
 from classgap.measure.statistics.pooling import Pooled, group_changes
-from classgap.measure.verdict import judge
+from classgap.measure.verdict import any_change, judge
 from classgap.predictions import Columns
 from classgap.predictions.files import count_two
 from classgap.predictions.tables import is_frame
@@ -149,9 +149,14 @@ def _assemble(
     hard_minus_easy = group_changes(cells, fit.squared[2:] + fit.squared[:1], fit.means[2:] - fit.means[:1])[0]["delta"]
     by_seed = np.where(weight.any(axis=1, keepdims=True), weight @ np.nan_to_num(cells.accuracy), np.nan)
     referred = dict(zip(THIRDS, group_changes(cells, weight**2, by_seed), strict=True))
-    per_class = _per_class(classes, cells, own_groups, confidence)
     share = cells.support / cells.support.sum()
     overall = group_changes(cells, share[None] ** 2, share[None] @ np.nan_to_num(cells.accuracy))[0]["delta"]
+    judged = {"overall": overall, **{name: views["delta"] for name, views in crossed.items()}}
+    by_class = class_changes(cells, confidence)
+    q_value = benjamini_hochberg(by_class.p_value)
+    changed = any_change(judged.values(), q_value, confidence)
+    significant = changed & (np.nan_to_num(q_value, nan=1.0) <= 1 - confidence)
+    per_class = _per_class(classes, cells, own_groups, by_class, q_value, significant)
     return Comparison(
         classes=classes,
         num_samples=int(cells.support.sum()),
@@ -167,13 +172,7 @@ def _assemble(
         },
         per_class=per_class,
         verdict=judge(
-            overall,
-            {name: views["delta"] for name, views in crossed.items()},
-            hard_minus_easy,
-            metrics,
-            per_class,
-            confidence,
-            one_run=cells.paired_once,
+            judged, hard_minus_easy, metrics, per_class, confidence, changed=changed, one_run=cells.paired_once
         ),
         method=_method(cells),
         notes=tuple(_notes(cells, reference is not None)),
@@ -226,9 +225,14 @@ def _run_stds(by_run: Float64s, cells: Cells) -> tuple[float, float]:
     return run_std(by_run[: cells.num_before]), run_std(by_run[cells.num_before :])
 
 
-def _per_class(classes: tuple[str, ...], cells: Cells, group: Ints, confidence: float) -> Any:
-    changes = class_changes(cells, confidence)
-    q_value = benjamini_hochberg(changes.p_value)
+def _per_class(
+    classes: tuple[str, ...],
+    cells: Cells,
+    group: Ints,
+    changes: ClassChanges,
+    q_value: Float64s,
+    significant: NDArray[np.bool_],
+) -> Any:
     return structured(
         {
             "name": np.array(classes),
@@ -242,7 +246,7 @@ def _per_class(classes: tuple[str, ...], cells: Cells, group: Ints, confidence: 
             "lost": changes.lost,
             "p_value": changes.p_value,
             "q_value": q_value,
-            "significant": q_value <= 1 - confidence,
+            "significant": significant,
             "group": np.array([*THIRDS, ""])[group],
         }
     )
@@ -275,7 +279,7 @@ def _notes(cells: Cells, given_reference: bool) -> list[str]:
         )
     sizes = cells.support[cells.support > 0]
     if (small := int((sizes < SMALL_ALONE).sum())) > 0:
-        which = "any third, the worst class" if np.median(sizes) < SMALL else "the worst class"
+        which = "any third, the worst class" if many_small(sizes) else "the worst class"
         notes.append(
             f"{small} class{'es have' if small > 1 else ' has'} fewer than {SMALL_ALONE} samples, too few to determine the "
             f"change of {which}, the worst tenth and the gap; therefore the intervals of these changes are wide"
