@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from classgap import checks
 from classgap.arrays import Float64s, Ints, divide
@@ -142,21 +143,10 @@ def _assemble(
     if reference is not None:
         fixed = groups.thirds(checks.float_vector("reference", reference, length=len(classes)), remainder)
     weight = groups.membership(fixed, cells.support > 0)
-    fit = groups.cross_fit(
-        cells.class_of, cells.count, cells.before, cells.right, len(classes), rng=rng, remainder=remainder
-    )
-    crossed = dict(zip(THIRDS, group_changes(cells, fit.squared, fit.means), strict=True))
-    hard_minus_easy = group_changes(cells, fit.squared[2:] + fit.squared[:1], fit.means[2:] - fit.means[:1])[0]["delta"]
+    tested = judged_changes(cells, confidence, rng, remainder)
     by_seed = np.where(weight.any(axis=1, keepdims=True), weight @ np.nan_to_num(cells.accuracy), np.nan)
     referred = dict(zip(THIRDS, group_changes(cells, weight**2, by_seed), strict=True))
-    share = cells.support / cells.support.sum()
-    overall = group_changes(cells, share[None] ** 2, share[None] @ np.nan_to_num(cells.accuracy))[0]["delta"]
-    judged = {"overall": overall, **{name: views["delta"] for name, views in crossed.items()}}
-    by_class = class_changes(cells, confidence)
-    q_value = benjamini_hochberg(by_class.p_value)
-    changed = any_change(judged.values(), q_value, confidence)
-    significant = changed & (np.nan_to_num(q_value, nan=1.0) <= 1 - confidence)
-    per_class = _per_class(classes, cells, own_groups, by_class, q_value, significant)
+    per_class = _per_class(classes, cells, own_groups, tested, confidence)
     return Comparison(
         classes=classes,
         num_samples=int(cells.support.sum()),
@@ -168,15 +158,58 @@ def _assemble(
         groups={
             "own": {name: metrics[name] for name in THIRDS},
             "reference": _changes(referred, by_seed, cells, confidence),
-            "cross": _changes(crossed, fit.means, cells, confidence),
+            "cross": _changes(tested.crossed, tested.means, cells, confidence),
         },
         per_class=per_class,
         verdict=judge(
-            judged, hard_minus_easy, metrics, per_class, confidence, changed=changed, one_run=cells.paired_once
+            tested.judged,
+            tested.hard_minus_easy,
+            metrics,
+            per_class,
+            confidence,
+            changed=tested.changed,
+            one_run=cells.paired_once,
         ),
         method=_method(cells),
         notes=tuple(_notes(cells, reference is not None)),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class JudgedChanges:
+    """The changes that a verdict is about.
+
+    Attributes:
+        crossed: Third → view → change, by the cross-fitted ranking; ``means`` are their accuracies in every run.
+        hard_minus_easy: Change of the hard third minus that of the easy third.
+        judged: Overall accuracy and thirds, the means that are tested.
+        by_class: Changes of single classes; ``q_value`` are their p-values after Benjamini-Hochberg correction.
+        changed: Whether anything changed (:func:`~classgap.measure.verdict.any_change`); otherwise nothing is claimed.
+    """
+
+    crossed: Mapping[str, Mapping[str, Pooled]]
+    means: Float64s
+    hard_minus_easy: Pooled
+    judged: Mapping[str, Pooled]
+    by_class: ClassChanges
+    q_value: Float64s
+    changed: bool
+
+
+def judged_changes(cells: Cells, confidence: float, rng: np.random.Generator, remainder: Remainder) -> JudgedChanges:
+    """The tests of a comparison, without its intervals of ranked metrics."""
+    fit = groups.cross_fit(
+        cells.class_of, cells.count, cells.before, cells.right, cells.num_classes, rng=rng, remainder=remainder
+    )
+    crossed = dict(zip(THIRDS, group_changes(cells, fit.squared, fit.means), strict=True))
+    hard_minus_easy = group_changes(cells, fit.squared[2:] + fit.squared[:1], fit.means[2:] - fit.means[:1])[0]["delta"]
+    share = cells.support / cells.support.sum()
+    overall = group_changes(cells, share[None] ** 2, share[None] @ np.nan_to_num(cells.accuracy))[0]["delta"]
+    judged = {"overall": overall, **{name: views["delta"] for name, views in crossed.items()}}
+    by_class = class_changes(cells, confidence)
+    q_value = benjamini_hochberg(by_class.p_value)
+    changed = any_change(judged.values(), q_value, confidence)
+    return JudgedChanges(crossed, fit.means, hard_minus_easy, judged, by_class, q_value, changed)
 
 
 def _metrics(
@@ -225,14 +258,8 @@ def _run_stds(by_run: Float64s, cells: Cells) -> tuple[float, float]:
     return run_std(by_run[: cells.num_before]), run_std(by_run[cells.num_before :])
 
 
-def _per_class(
-    classes: tuple[str, ...],
-    cells: Cells,
-    group: Ints,
-    changes: ClassChanges,
-    q_value: Float64s,
-    significant: NDArray[np.bool_],
-) -> Any:
+def _per_class(classes: tuple[str, ...], cells: Cells, group: Ints, tested: JudgedChanges, confidence: float) -> Any:
+    changes, q_value = tested.by_class, tested.q_value
     return structured(
         {
             "name": np.array(classes),
@@ -246,7 +273,7 @@ def _per_class(
             "lost": changes.lost,
             "p_value": changes.p_value,
             "q_value": q_value,
-            "significant": significant,
+            "significant": tested.changed & (np.nan_to_num(q_value, nan=1.0) <= 1 - confidence),
             "group": np.array([*THIRDS, ""])[group],
         }
     )
