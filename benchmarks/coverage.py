@@ -330,15 +330,14 @@ def page() -> str:
     return f"{before}{_BEGIN}\n\n{tables(results)}\n\n{_END}{after}"
 
 
+MEASURED = ("cells", "class_changes", "deconvolution", "estimating", "false_discovery", "groups", "intervals", "metric_changes",
+            "metrics", "noise", "pooling", "true_intervals", "../comparing", "../verdict")  # fmt: skip
+
+
 def code_version() -> str:
     """Checksum of the measured code: results of another version are not continued."""
-    measured = Path(classgap.__file__).parent / "measure"
-    files = [
-        *sorted((measured / "statistics").glob("*.py")),
-        measured / "comparing.py",
-        measured / "verdict.py",
-        Path(__file__),
-    ]
+    folder = Path(classgap.__file__).parent / "measure" / "statistics"
+    files = [*((folder / f"{name}.py").resolve() for name in MEASURED), Path(__file__)]
     return f"{zlib.crc32(b''.join(path.read_bytes() for path in files)):08x}"
 
 

@@ -1,8 +1,8 @@
 """classgap: find the classes a classifier fails, say whether the gap is real, and close it.
 
-One function per verb: :func:`audit`, :func:`compare`, :func:`fix`, :func:`train`, :func:`predict` (and :func:`load_run`),
-:func:`features`, :func:`probe`, :func:`export`, :func:`tune`, :func:`bench`. Each is loaded on first use, so ``import
-classgap`` is quick, and the first three never load torch.
+One function per verb: :func:`audit`, :func:`compare`, :func:`learning_curve`, :func:`fix`, :func:`train`, :func:`predict` (and
+:func:`load_run`), :func:`features`, :func:`probe`, :func:`export`, :func:`tune`, :func:`bench`. Each is loaded on first use, so
+``import classgap`` is quick, and the first four never load torch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from classgap.measure import AuditReport, Comparison, Estimate, MultiLabelReport, audit, audit_labels, compare
+    from classgap.measure import (
+        AuditReport,
+        Comparison,
+        Estimate,
+        LearningCurve,
+        MultiLabelReport,
+        audit,
+        audit_labels,
+        compare,
+        learning_curve,
+    )
     from classgap.posthoc import FixReport, fix
     from classgap.predictions import Columns, Predictions
     from classgap.suites import BenchReport, bench
@@ -33,7 +43,17 @@ if TYPE_CHECKING:
 
 _LAZY = {
     **dict.fromkeys(
-        ("AuditReport", "Comparison", "Estimate", "MultiLabelReport", "audit", "audit_labels", "compare"),
+        (
+            "AuditReport",
+            "Comparison",
+            "Estimate",
+            "LearningCurve",
+            "MultiLabelReport",
+            "audit",
+            "audit_labels",
+            "compare",
+            "learning_curve",
+        ),
         "classgap.measure",
     ),
     **dict.fromkeys(("FixReport", "fix"), "classgap.posthoc"),
@@ -50,6 +70,7 @@ __all__ = [
     "Comparison",
     "Estimate",
     "FixReport",
+    "LearningCurve",
     "MultiLabelReport",
     "Predictions",
     "Predictor",
@@ -65,6 +86,7 @@ __all__ = [
     "export",
     "features",
     "fix",
+    "learning_curve",
     "load_run",
     "predict",
     "probe",
