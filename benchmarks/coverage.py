@@ -47,6 +47,7 @@ PROMISED = 0.93  # coverage that every interval should reach
 FALSE = 0.05  # share of false claims that is allowed
 CORRECTED_ROUNDS = 20  # rounds in which the corrected values are computed, for their bias
 CLAIM_ROUNDS = 5  # times as many rounds for false claims, which are quicker to find than intervals of ranked metrics
+SHORT = 1.3  # standard errors below the promise at which more rounds are simulated
 FURTHER = 5  # times as many further rounds where the first ones fall short
 AGREEMENT = 0.7  # share of samples on which a second model repeats the luck of the first
 
@@ -238,13 +239,18 @@ def simulate(setting: Setting, rounds: int) -> dict[str, Any]:
     run = compare_setting if setting.change else audit_setting
     seed = zlib.crc32(repr(setting).encode())
     found = run(setting, rounds, seed=seed)
-    covered = min(found["coverage"].values()) >= PROMISED - 2.6 * np.sqrt(PROMISED * (1 - PROMISED) / rounds)
-    spare = 2.6 * np.sqrt(FALSE * (1 - FALSE) / (rounds * (1 + CLAIM_ROUNDS)))
-    if covered and found.get("false_claim", 0.0) <= FALSE + spare:
+    if not falls_short(found, rounds):
         return {**vars(setting), "rounds": rounds, **found}
     further = run(setting, FURTHER * rounds, seed=seed + 1_000_000)
     both = {**vars(setting), "rounds": (1 + FURTHER) * rounds, **_pooled(found, further)}
     return both | {"first_coverage": found["coverage"], "first_rounds": rounds}
+
+
+def falls_short(found: dict[str, Any], rounds: int) -> bool:
+    """Whether a coverage is so low, or false claims so frequent, that more rounds are needed to judge it."""
+    low = min(found["coverage"].values()) < PROMISED - SHORT * np.sqrt(PROMISED * (1 - PROMISED) / rounds)
+    spare = SHORT * np.sqrt(FALSE * (1 - FALSE) / (rounds * (1 + CLAIM_ROUNDS)))
+    return bool(low or found.get("false_claim", 0.0) > FALSE + spare)
 
 
 def _pooled(first: Any, further: Any) -> Any:

@@ -62,7 +62,7 @@ class LearningCurve:
         parts = [f"{_WORDS[name]} {_change(self.predicted[name].gain)}" for name in ("overall", "hard", "easy")]
         sentence = f"With {target}, the curves predict: {', '.join(parts)}."
         hard = self.predicted["hard"]
-        if hard.gain.low <= 0.001:
+        if hard.gain.low <= 0:
             sentence += " A gain of the hard third is not certain."
         return f"{sentence} {self._check()}"
 
@@ -330,8 +330,8 @@ def _notes(place: Ints) -> tuple[str, ...]:
     notes = [
         "a prediction assumes more samples of the same kind and the same training; it does not say what other or better labelled "
         "samples would give",
-        "intervals include the choice of test samples and, as far as it could be measured, of training samples and seeds; they "
-        "are widened by the error of the check",
+        "intervals are for the gain that a new model would show on these test samples; they include the choice of test samples "
+        "and, as far as it could be measured, of training samples and seeds, the error of the check, and a quarter of the gain",
     ]
     if np.bincount(place).max() == 1:
         how = (

@@ -4,7 +4,8 @@ The error of a group of classes is taken to follow :math:`e(n) = a + b\,n^{-c}` 
 slowly, towards a floor :math:`a` that no number of samples removes. Exponents from nearly 0 (a straight line in log n) to 2
 (almost at the floor) are tried. Three things are uncertain, and all are in the interval of a prediction: which test samples
 were drawn, which training samples and seeds, and the shape of the curve. The last one is judged by predicting the largest
-size from the smaller ones: by how much this fails is added to the interval.
+size from the smaller ones: by how much this fails is added to the interval, and a quarter of the predicted gain in any case. The
+interval is for the gain that a new model would show on the same test samples.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from classgap.measure.audit_report import Estimate
 
 EXPONENTS = np.geomspace(0.02, 2.0, 40)
 FEWEST_SIZES = 3
+_SHAPE = 0.25  # share of the predicted gain by which its interval is widened: no curve has exactly this shape
 _DRAWS = 400
 
 
@@ -70,14 +72,17 @@ def _predict(
     last = float(curve.size[-1])
     fitted = fit_power_law(curve.size, errors, np.sqrt(np.maximum(np.diag(curve.noise), 1e-12)), np.array([last, size]))
     gain = np.maximum(fitted[:, 0] - fitted[:, 1], 0.0)
+    # what a new model would show: its training and the samples on which it differs from the last one are drawn anew
+    step = float(curve.noise[-1, -1] + curve.noise[-2, -2] - 2 * curve.noise[-1, -2])
+    gain[1:] += rng.normal(scale=np.sqrt(max(step, 0.0)), size=_DRAWS)
+    slack += _SHAPE * float(gain[0])
     # the curve gives the gain; the level is that of the largest measured size as drawn
-    accuracy = np.clip(1 - errors[:, -1] + gain, 0, 1)
-    return _estimate(accuracy, confidence, slack), _estimate(gain, confidence, slack, low=0.0)
+    return _estimate(1 - errors[:, -1] + gain, confidence, slack, low=0.0), _estimate(gain, confidence, slack, low=-1.0)
 
 
-def _estimate(values: Float64s, confidence: float, slack: float, low: float = 0.0) -> Estimate:
+def _estimate(values: Float64s, confidence: float, slack: float, low: float) -> Estimate:
     ends = np.quantile(values[1:], [(1 - confidence) / 2, (1 + confidence) / 2])
-    value = float(values[0])
+    value = min(1.0, max(low, float(values[0])))
     return Estimate(value, max(low, min(float(ends[0]), value) - slack), min(1.0, max(float(ends[1]), value) + slack))
 
 
