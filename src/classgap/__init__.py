@@ -18,14 +18,16 @@ if TYPE_CHECKING:
         Comparison,
         Estimate,
         LearningCurve,
+        MultiLabelComparison,
         MultiLabelReport,
         audit,
         audit_labels,
         compare,
+        compare_labels,
         learning_curve,
     )
-    from classgap.posthoc import FixReport, fix
-    from classgap.predictions import Columns, Predictions
+    from classgap.posthoc import FixReport, MultiLabelFix, fix, fix_labels
+    from classgap.predictions import Columns, MultiLabelPredictions, Predictions
     from classgap.suites import BenchReport, bench
     from classgap.training import (
         Predictor,
@@ -43,21 +45,12 @@ if TYPE_CHECKING:
 
 _LAZY = {
     **dict.fromkeys(
-        (
-            "AuditReport",
-            "Comparison",
-            "Estimate",
-            "LearningCurve",
-            "MultiLabelReport",
-            "audit",
-            "audit_labels",
-            "compare",
-            "learning_curve",
-        ),
+        ("AuditReport", "Comparison", "Estimate", "LearningCurve", "MultiLabelComparison", "MultiLabelReport"),
         "classgap.measure",
     ),
-    **dict.fromkeys(("FixReport", "fix"), "classgap.posthoc"),
-    **dict.fromkeys(("Columns", "Predictions"), "classgap.predictions"),
+    **dict.fromkeys(("audit", "audit_labels", "compare", "compare_labels", "learning_curve"), "classgap.measure"),
+    **dict.fromkeys(("FixReport", "MultiLabelFix", "fix", "fix_labels"), "classgap.posthoc"),
+    **dict.fromkeys(("Columns", "MultiLabelPredictions", "Predictions"), "classgap.predictions"),
     **dict.fromkeys(("BenchReport", "bench"), "classgap.suites"),
     **dict.fromkeys(("TuneReport", "tune"), "classgap.tuning"),
     **dict.fromkeys(("Predictor", "ProbeReport", "TrainConfig", "TrainResult"), "classgap.training"),
@@ -71,6 +64,9 @@ __all__ = [
     "Estimate",
     "FixReport",
     "LearningCurve",
+    "MultiLabelComparison",
+    "MultiLabelFix",
+    "MultiLabelPredictions",
     "MultiLabelReport",
     "Predictions",
     "Predictor",
@@ -83,9 +79,11 @@ __all__ = [
     "audit_labels",
     "bench",
     "compare",
+    "compare_labels",
     "export",
     "features",
     "fix",
+    "fix_labels",
     "learning_curve",
     "load_run",
     "predict",

@@ -7,7 +7,9 @@ from classgap.measure.auditing import audit
 from classgap.measure.comparing import compare, compare_counts
 from classgap.measure.comparison import Change, Comparison, Verdict
 from classgap.measure.learning import LearningCurve, learning_curve
-from classgap.measure.multi_label import MultiLabelReport, audit_labels
+from classgap.measure.multi_label import audit_labels
+from classgap.measure.multi_label_compare import MultiLabelComparison, compare_labels
+from classgap.measure.multi_label_report import MultiLabelReport
 
 __all__ = [
     "AuditReport",
@@ -15,11 +17,13 @@ __all__ = [
     "Comparison",
     "Estimate",
     "LearningCurve",
+    "MultiLabelComparison",
     "MultiLabelReport",
     "Verdict",
     "audit",
     "audit_labels",
     "compare",
     "compare_counts",
+    "compare_labels",
     "learning_curve",
 ]

@@ -16,16 +16,23 @@ from classgap import registry
 from classgap.training.config import MethodConfig, PartConfig, TrainConfig
 from classgap.writing import write
 
+LAST_WEIGHTS = "last.pt"
+
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a suite. Two jobs with one configuration are the same run, whatever suite, task or variant asks for it."""
+    """One run of a suite. Two jobs with one configuration are the same run, whatever suite, task or variant asks for it.
+
+    Attributes:
+        measures: What is measured after training beside accuracies, see :mod:`classgap.suites.measures`.
+    """
 
     suite: str
     task: str
     variant: str
     seed: int
     config: TrainConfig
+    measures: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -108,6 +115,14 @@ class JobFolder:
             yield not self.done.exists()
         finally:
             lock.release()
+
+    def finished(self, config: TrainConfig, split_hash: str) -> Path | None:
+        """Weights that another job of this suite has left, if it is the run ``config`` on data with this hash and is done."""
+        other = self.path.parent / job_key(config)
+        done, weights = other / "done", other / LAST_WEIGHTS
+        if not (done.exists() and weights.exists()):
+            return None
+        return weights if json.loads(done.read_text())["split_hash"] == split_hash else None
 
     def fail(self, error: str, session: str) -> None:
         """Note why the job could not be run, so that other workers of this session leave it alone."""

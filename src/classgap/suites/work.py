@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,13 +15,15 @@ import torch
 import classgap
 from classgap.data import Split
 from classgap.measure.statistics.groups import THIRDS
-from classgap.suites.jobs import Job, JobFolder
+from classgap.suites.jobs import LAST_WEIGHTS, Job, JobFolder
+from classgap.suites.measures import measure
 from classgap.suites.results import EpochResult, Result, pack
 from classgap.suites.select import VALIDATION_RULES
 from classgap.training.config import read_run
 from classgap.training.epoch import read_log
 from classgap.training.loop import DivergedError, Trainer, TrainProgress
 from classgap.training.run import start
+from classgap.training.stages.base import SharedRuns
 from classgap.writing import replacing, write
 
 Watch = Callable[[float], None]
@@ -32,7 +36,7 @@ def run_job(job: Job, folder: JobFolder, watch: Watch | None = None) -> Result:
         watch: Called with the share of the training that is done.
     """
     stored = read_run(folder.path)  # the same run, perhaps with settings that a later version spells differently
-    trainer = start(stored or job.config, folder.path, resume=True, shared=folder.shared)
+    trainer = start(stored or job.config, folder.path, resume=True, shared=SharedRuns(folder.shared, folder.finished))
 
     def after_step(position: TrainProgress) -> None:
         if position.record is not None:
@@ -44,13 +48,17 @@ def run_job(job: Job, folder: JobFolder, watch: Watch | None = None) -> Result:
     keep_best(trainer, folder.path)  # a crash may have come between a checkpoint and this
     diverged = ""
     candidates: tuple[EpochResult, ...] = ()
+    measures: dict[str, float] = {}
     try:
         trainer.run()
-        _save_weights(trainer, folder.path / "last.pt")
+        _save_weights(trainer, folder.path / LAST_WEIGHTS)
+        if job.measures:
+            measures = measure(trainer.predictions(trainer.data.test), job.measures)
         candidates = tuple(_candidates(trainer, folder.path))
     except DivergedError as error:
         diverged = str(error).partition(":")[0]
-    result = _result(job, trainer, candidates, diverged)
+    finite = {name: value if math.isfinite(value) else None for name, value in measures.items()}
+    result = dataclasses.replace(_result(job, trainer, candidates, diverged), measures=finite)
     finish(folder, result)
     trainer.release()
     trainer.checkpoint.unlink(missing_ok=True)  # several times the size of the weights, and of no use any more

@@ -60,9 +60,8 @@ def stratified_tests(cells: tuple[Ints, Ints], slices: tuple[Ints, Ints], rng: n
     parts = [p for p in (tests.total, tests.common, float(min(1.0, np.nanmin(cell) * tested.sum()))) if p == p]
     overall = min(1.0, len(parts) * min(parts))
     if tests.joint is not None:
-        # permutations have a smallest possible p-value; below it the other correction is more exact
-        smallest = tests.joint.p_value == tests.joint.floor
-        overall = min(tests.joint.p_value, overall) if smallest else tests.joint.p_value
+        # beyond all permutations these cannot tell how small the p-value is, but the other correction can
+        overall = min(tests.joint.p_value, overall) if tests.joint.beyond else tests.joint.p_value
     return StratifiedTests(cell, per_class, slice_p_values(*slices), overall, tests.method)
 
 
@@ -98,10 +97,10 @@ class _ChiSquares:
 
 @dataclass(frozen=True)
 class _Joint:
-    """p-value of the smallest of several p-values, by permutation, and the smallest that it can be."""
+    """p-value of the smallest of several p-values, by permutation; ``beyond`` if no permutation exceeds one of the statistics."""
 
     p_value: float
-    floor: float
+    beyond: bool
 
     @classmethod
     def of(cls, statistics: Float64s) -> _Joint:
@@ -110,7 +109,7 @@ class _Joint:
         ordered = np.sort(statistics, axis=0)
         ranks = [np.searchsorted(ordered[:, j], column * (1 - 1e-9)) for j, column in enumerate(statistics.T)]
         smallest = (number - np.stack(ranks, axis=1)).min(1)
-        return cls(float((smallest <= smallest[0]).mean()), 1 / number)
+        return cls(float((smallest <= smallest[0]).mean()), bool(smallest[0] == 1))
 
 
 def _chi_squares(cells: tuple[Ints, Ints], slices: tuple[Ints, Ints], rng: np.random.Generator) -> _ChiSquares:
