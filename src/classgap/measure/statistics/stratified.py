@@ -205,7 +205,7 @@ class _CellTable:
 
 def _sparse(of_class: Float64s) -> Float64s:
     """Sum over the classes of how far their p-value is below 0.01, on a logarithmic scale (a truncated product of p-values)."""
-    return np.maximum(of_class + np.log(_TRUNCATED), 0).sum(-1)
+    return np.asarray(np.maximum(of_class + np.log(_TRUNCATED), 0).sum(-1))
 
 
 def _reversed_start(length: Ints) -> Ints:
