@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,8 +20,19 @@ from torch import Tensor, nn
 
 import classgap
 from classgap.batchstats import all_reduce_sum
+from classgap.batchstats.divided import whole
 from classgap.checks import InputError
-from classgap.data import Batch, Batches, Normalise, Split, TrainingData, mixed_seed, policies, require_images
+from classgap.data import (
+    Batch,
+    Batches,
+    ConfusedMix,
+    Normalise,
+    Split,
+    TrainingData,
+    mixed_seed,
+    policies,
+    require_images,
+)
 from classgap.heads import FeatureTap, cosine_heads, learned_scales
 from classgap.losses import LossBatch
 from classgap.training.averaging import WeightAverage, sentence
@@ -43,6 +55,7 @@ from classgap.training.interruption import RunInterrupted, received
 from classgap.training.outputs import SplitOutputs, forward_all, last_layer, scores_and_features
 from classgap.training.processes import per_process_part, size_options
 from classgap.training.schedule import in_epochs, rate_factor
+from classgap.training.sharding import check_origin, is_sharded, require_shardable, set_up
 
 Array = NDArray[np.float32]
 Trains = Literal["all", "body", "head"]
@@ -112,8 +125,10 @@ class Trainer:
         self.head, self.experts = network.head, network.experts
         self.chosen, self._notes = network.chosen, [*data.notes, *network.notes]
         _freeze_rest(network.model, self.trains)
-        optimizer = build_optimizer(config.optim, config.wrapper, network.model, network.criterion)
-        self.model, self.optimizer = fabric.setup(network.model, optimizer)
+        if is_sharded(fabric):
+            require_shardable(config, network.model, network.criterion)
+        make = partial(build_optimizer, config.optim, config.wrapper, network.model, network.criterion)
+        self.model, self.optimizer = set_up(fabric, network.model, make)
         learns = any(p.requires_grad for p in network.criterion.parameters())
         self.criterion: Any = (fabric.setup_module if learns else fabric.to_device)(network.criterion)
         if teacher is not None:
@@ -222,6 +237,8 @@ class Trainer:
         if self.data.val is not None:
             scores, _ = self.predict(self.data.val)
             add_groups(record, accuracy_by_class(scores, self.data.val.y.to(scores.device), self.data.num_classes))
+            if isinstance(self.batches.mix, ConfusedMix):
+                self.batches.mix.measure(scores, self.data.val.y)
         if self.average is not None and self.epoch == self.config.epochs - 1:
             record["average"] = self._finish_average(self.average)
         record["seconds"] = time.perf_counter() - started
@@ -280,8 +297,6 @@ class Trainer:
     def _new_average(self) -> WeightAverage | None:
         if self.config.average.name == "none":
             return None
-        if "fsdp" in type(self.fabric.strategy).__name__.lower():
-            raise InputError("average= keeps all weights in every process, but strategy fsdp splits them; use ddp")
         return WeightAverage(self.config.average, {"model": self.model, "criterion": self.criterion})
 
     def _finish_average(self, average: WeightAverage) -> dict[str, Any]:
@@ -368,8 +383,8 @@ class Trainer:
         return None if weight is None else _array(weight), None if bias is None else _array(bias)
 
     def weights(self) -> dict[str, Tensor]:
-        """What the file of the trained model holds."""
-        return {name: tensor.contiguous() for name, tensor in self.model.state_dict().items()}
+        """What the file of the trained model holds; every process must call this."""
+        return {name: whole(tensor).contiguous() for name, tensor in self.model.state_dict().items()}
 
     def predictions(self, split: Split) -> SplitOutputs:
         """Scores, features and the last layer, as an audit reads them."""
@@ -404,6 +419,8 @@ class Trainer:
         }
         if self.average is not None:
             state["average"] = self.average.state_dict()
+        if isinstance(self.batches.mix, ConfusedMix):
+            state["mix"] = self.batches.mix.state_dict()
         save_checkpoint(self.fabric, self.checkpoint, state)
 
     def resume(self) -> None:
@@ -420,6 +437,7 @@ class Trainer:
             )
         modules = {"model": self.model, "optimizer": self.optimizer, "criterion": self.criterion}
         with fitting(self.checkpoint):
+            check_origin(self.checkpoint, saved["optimizer"], self.fabric)
             self.fabric.load(self.checkpoint, modules, weights_only=True)
             check_optimizer(self.optimizer)
             self.fabric.strategy.precision.load_state_dict(saved["scaler"])
@@ -429,6 +447,8 @@ class Trainer:
             self.meter.load_state_dict(saved["meter"])
             if self.average is not None:
                 self.average.load_state_dict(saved["average"])
+            if isinstance(self.batches.mix, ConfusedMix):
+                self.batches.mix.load_state_dict(saved["mix"])
             check_rng(saved["rng"])
             same_size = self._check_size(saved["rng"])
         if self.fabric.is_global_zero:
@@ -494,4 +514,4 @@ def _freeze_rest(model: nn.Module, trains: Trains) -> None:
 
 
 def _array(tensor: Tensor) -> Array:
-    return tensor.detach().float().cpu().numpy()
+    return whole(tensor.detach()).float().cpu().numpy()
