@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+_PRECISE = (torch.float32, torch.float64)
+
 
 @dataclass(frozen=True, eq=False)
 class LossBatch:
@@ -54,6 +56,14 @@ class LossBatch:
             index=None if self.index is None else self.index[which],
         )
 
+    def at_least_float32(self) -> LossBatch:
+        """The batch with logits and features in float32, unless they have that precision or more."""
+        logits, features = self.logits, self.features
+        if logits.dtype in _PRECISE and (features is None or features.dtype in _PRECISE):
+            return self
+        features = None if features is None else _at_least_float32(features)
+        return dataclasses.replace(self, logits=_at_least_float32(logits), features=features)
+
     def expert(self, number: int) -> LossBatch:
         """What one of several experts made of the samples."""
         features = None if self.features is None else self.features[:, number]
@@ -65,6 +75,5 @@ class LossBatch:
         return dataclasses.replace(self.rows(rows), target=labels), self.target[rows, labels]
 
 
-def at_least_float32(tensor: Tensor) -> Tensor:
-    """The tensor in float32, unless it has that precision or more."""
-    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+def _at_least_float32(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype in _PRECISE else tensor.float()

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from classgap.batchstats.backend import as_array
 from classgap.checks import InputError, shown
 from classgap.losses.batch import LossBatch
 
@@ -69,9 +70,9 @@ def kept_rows(batch: LossBatch, ignore_index: int | None, views: int) -> Tensor 
     aligned = target.dim() == 1 and batch.logits.dim() > 0 and len(target) == len(batch)
     if ignore_index is None or not aligned or torch.compiler.is_compiling():
         return None
-    ignored = target == ignore_index
-    if not bool(ignored.any()):
+    if not (as_array(target) == ignore_index).any():
         return None
+    ignored = target == ignore_index
     if views > 1 and len(ignored) % views == 0:
         ignored = ignored.view(views, -1).any(0).repeat(views)
     return ~ignored
