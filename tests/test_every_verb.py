@@ -125,7 +125,8 @@ POSITIONALS: dict[str, list[st.SearchStrategy[str]]] = {
     "probe": [st.one_of(st.sampled_from(["features.safetensors", "a.npz"]), files)],
     "export": [st.one_of(st.sampled_from(["run", "folder"]), texts)],
     "bench": [st.one_of(names, st.sampled_from(["suite.py", "broken.py", "p.csv"]))],
-    "learning-curve": [files, files], "data list": [], "data prepare": [texts.filter(lambda text: text not in (".", "..", "/"))], "methods": [names],
+    "learning-curve": [files, files],
+    "data list": [], "data prepare": [texts.filter(lambda text: text not in (".", "..", "/"))], "methods": [names],
     "new-method": [names],
 }  # fmt: skip
 # Words that every call of a verb has, so that it ends soon; options that would start processes or hours of work are left out.
