@@ -9,6 +9,8 @@ from classgap.suites import Variant
 
 # Data archives, which are not part of the repository; CLASSGAP_DATA names another folder.
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+# Files that prepare.py makes; suites name them relative to the root of the repository.
+PREPARED = Path(__file__).resolve().parents[2] / "runs" / "data"
 HEADLINE_SEEDS = (0, 1, 2, 3, 4)
 SEEDS = (0, 1, 2)
 
@@ -82,6 +84,39 @@ def more_samples(*settings: str) -> tuple[Variant, ...]:
     return tuple(
         Variant(f"{before.name}, more samples", before.method, settings=("data.val_fraction=0", *settings), note=note)
         for before in (ERM, COMPACT)
+    )
+
+
+def published(lam: float, **params: object) -> Variant:
+    """MR² as published but for the weight λ; 0.5 is the paper's on CIFAR-100."""
+    values = {"c_bar": 2.0, "lam": lam, "p": 2.0, "decay": 0.9, "margins": "spread", "spread": "ema"}
+    return Variant(
+        f"MR² published, λ={lam:g}",
+        "mr2_published",
+        {**values, **params},
+        note=f"`MR2Loss.published(num_classes, lam={lam:g})`: T=1, c̄=2 and the moving averages of the paper",
+    )
+
+
+def mr2_regime(p: float = 2.0) -> tuple[Variant, ...]:
+    """The methods that every regime of the paper is compared in; ``p`` is the norm of the margins, where the method has a choice."""
+    default = MR2 if p == MR2.params["p"] else dataclasses.replace(MR2, params={**MR2.params, "p": p})
+    representation = Variant(
+        "MR², representation margin only",
+        "mr2",
+        {**default.params, "margins": "uniform"},
+        note="`MR2Loss(num_classes, margins='uniform')`: cross-entropy and the pull between features",
+    )
+    return (
+        ERM,
+        RERUN,
+        default,
+        COMPACT if p == MR2.params["p"] else dataclasses.replace(COMPACT, params={"p": p}),
+        MR2_FORMS[2],
+        *(published(lam, p=p) for lam in (0.5, 0.1, 0.01)),
+        margin_only("γ only, c̄=2", 2.0, p=p),
+        representation,
+        SMOOTHING,
     )
 
 
