@@ -2,7 +2,8 @@
 
     python benchmarks/evidence/prepare.py
     classgap bench benchmarks/evidence/banking77.py --workers 2
-Cost on one core: seconds per run on frozen features, about 10 minutes fine-tuned.
+Cost on one core: seconds per run on frozen features, about 10 minutes fine-tuned. The learning rates of the frozen tasks are those
+of cross-entropy with the best validation accuracy among 0.03, 0.1, 0.3, 1 and 3.
 """
 
 from __future__ import annotations
@@ -54,11 +55,11 @@ def suite() -> Suite:
         "banking77",
         tasks=(
             Task(
-                "frozen, linear", frozen.override(["model=linear", "optim.lr=3"]), "a linear head on the frozen encoder"
+                "frozen, linear", frozen.override(["model=linear", "optim.lr=1"]), "a linear head on the frozen encoder"
             ),
             Task(
                 "frozen, hidden layer",
-                frozen.override(["model=mlp-512", "optim.lr=0.3"]),
+                frozen.override(["model=mlp-512", "optim.lr=0.1"]),
                 "a hidden layer of 512 on the frozen encoder",
             ),
             Task("fine-tuned", tuned, "all layers, 4 epochs"),

@@ -99,7 +99,7 @@ def published(lam: float, **params: object) -> Variant:
 
 
 def mr2_regime(p: float = 2.0) -> tuple[Variant, ...]:
-    """The methods that every regime of the paper is compared in; ``p`` is the norm of the margins, where the method has a choice."""
+    """What every regime of the paper compares; ``p`` is the norm of the margins where the method has a choice."""
     default = MR2 if p == MR2.params["p"] else dataclasses.replace(MR2, params={**MR2.params, "p": p})
     representation = Variant(
         "MR², representation margin only",
