@@ -40,6 +40,7 @@ classgap train --set method=drw --set method.base=ldam                 # LDAM wi
 classgap train --set sampler=class_balanced --set sampler.start_epoch=160   # deferred re-sampling
 classgap train --set method=logit_adjusted --set wrapper=sam --set mix=mixup
 classgap train --set method=compact_logits --set stage=crt             # a second stage, in the same command
+classgap train --set stage=ensemble --set stage.members=3              # three runs with other seeds, their mean probability
 classgap train --set method=mr2 --set data.augment=crop,flip,autoaugment
 classgap train --set model.head=causal --set model.head.alpha=1.5      # causal norm: removes the common direction at test time
 ```

@@ -34,8 +34,10 @@ SETTINGS: dict[str, list[str]] = {
     "crt": ["stage=crt", "stage.passes=2", "epochs=2"],
     "teacher": ["method=gml", "epochs=2"],
     "adamw_mixup": ["optim.name=adamw", "optim.lr=0.002", "mix=mixup"],
+    "ema": ["average=ema", "average.horizon=0.2"],
+    "swa_norms": ["average=swa", "average.start=0.3", "model=resnet20", "data.per_class=5"],
     "lazy": PHOTOS,
-    "two_processes": ["method=mr2"],
+    "two_processes": ["method=mr2", "average=ema", "average.horizon=0.2"],
     "lazy_two_processes": PHOTOS,
 }
 _ALONE_SECONDS = 15.0

@@ -31,6 +31,9 @@ CASES = {
     "three_stage": ["stage=three_stage", "method=dro_lt"],
     "teacher": ["method=gml"],
     "teacher_then_crt": ["method=gml", "stage=crt"],
+    "ema": ["average=ema", "average.horizon=0.3"],
+    "swa_crt": ["average=swa", "average.start=0.3", "stage=crt"],
+    "views": ["predict.augment=flip"],
     "bcl": ["method=bcl"],
     "bcl_cosine": ["method=bcl", "method.base=dbm", 'method.base_params={"variant": "bs"}'],
     "causal": ["model.head=causal"],
@@ -45,6 +48,7 @@ CUTS = {
     "teacher_then_crt": (3, 3),
     "cosine": (4,),
     "bcl": (2,),
+    "ema": (4,),
     "causal": (2,),
 }
 

@@ -39,6 +39,8 @@ def scores(path: Path, name: str, samples: Any) -> Any:
         ["stage=disalign"],
         ["stage=gap_dial", "method=dbm"],
         ["method=ldam"],
+        ["predict.augment=flip,crop"],
+        ["stage=ensemble", "stage.members=2"],
     ],
     ids=lambda settings: " ".join(settings),
 )

@@ -22,6 +22,7 @@ from classgap.training import TrainConfig, TrainProgress, train
 from classgap.training.epoch import read_log
 from classgap.training.folder import write_results
 from classgap.training.run import start
+from classgap.training.stages.base import SharedRuns
 from reference import posthoc as reference
 
 SMALL = ["data.per_class=13", "epochs=3", "batch=24", "optim.lr=0.05", "model=mlp-16"]
@@ -372,7 +373,7 @@ def _batches(**changes: Any) -> Batches:
 def test_runs_with_the_same_first_stage_train_it_once(tmp_path: Path) -> None:
     for stage in ("crt", "lws", "marc"):
         config = TrainConfig().override(["epochs=1", "data.per_class=12", "batch=32", "model=mlp-8", f"stage={stage}"])
-        trainer = start(config, tmp_path / stage, shared=tmp_path / "shared")
+        trainer = start(config, tmp_path / stage, shared=SharedRuns(tmp_path / "shared"))
         trainer.run()
         test, _ = write_results(trainer)
         alone = train(config, tmp_path / f"{stage}-alone")

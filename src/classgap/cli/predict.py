@@ -37,6 +37,14 @@ def predict(
         int | None,
         typer.Option(min=0, help="Processes that decode image files; one per processor core by default, at most 8."),
     ] = None,
+    augment: Annotated[
+        str | None,
+        typer.Option(
+            metavar="VIEWS",
+            help="Test-time augmentation of images: flip (also mirrored), crop (also shifted), or flip,crop; scores and features "
+            "are means over 2, 5 or 10 views. none for the plain images; by default as the run predicts (predict.augment).",
+        ),
+    ] = None,
     device: Annotated[str, typer.Option(help="Where to compute, as torch names it: cpu, cuda, mps.")] = "cpu",
     plugin: Plugins = None,
 ) -> None:
@@ -60,7 +68,14 @@ def predict(
 
     predictor = load_run(run, device=device)
     with working("predicting"):
-        found = predictor.outputs(data, part=part, root=root, skip_corrupt=skip_corrupt, workers=workers)  # type: ignore[arg-type]
+        found = predictor.outputs(
+            data,
+            part=part,  # type: ignore[arg-type]
+            root=root,
+            skip_corrupt=skip_corrupt,
+            workers=workers,
+            augment=augment,
+        )
     found.write(out)
     right = float((found.y_pred == found.y_true).mean())
     console().print(

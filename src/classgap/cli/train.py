@@ -103,8 +103,7 @@ def train(
     from classgap.training import train as run
     from classgap.training.interruption import noting_signals
 
-    parts = (p.name for p in (config.stage, config.wrapper, config.sampler, config.mix) if p.name != "none")
-    what = " · ".join((config.data.name, config.model.name, config.method.name, *parts))
+    what = " · ".join((config.data.name, config.model.name, config.method.name, *config.parts))
     console.print(f"{what} → {folder}", highlight=False)
     with _ending_well(console, folder):
         with noting_signals(), RunProgress(console) as progress:

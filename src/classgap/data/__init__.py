@@ -15,6 +15,7 @@ from classgap.data.samples import MEMORY_MB, Split
 from classgap.data.sources import data_root, load_source
 from classgap.data.splits import PROFILES, Profile, profile_counts, split_hash
 from classgap.data.texts import Encode, Texts
+from classgap.data.views import image_views, mean_over_views, require_images
 from classgap.data.workers import default_workers
 
 __all__ = [
@@ -40,13 +41,16 @@ __all__ = [
     "cutmix",
     "data_root",
     "default_workers",
+    "image_views",
     "load_data",
     "load_source",
+    "mean_over_views",
     "mixed_seed",
     "mixup",
     "open_samples",
     "policies",
     "profile_counts",
+    "require_images",
     "shuffled",
     "split_hash",
 ]

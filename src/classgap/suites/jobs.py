@@ -16,6 +16,8 @@ from classgap import registry
 from classgap.training.config import MethodConfig, PartConfig, TrainConfig
 from classgap.writing import write
 
+LAST_WEIGHTS = "last.pt"
+
 
 @dataclass(frozen=True)
 class Job:
@@ -108,6 +110,14 @@ class JobFolder:
             yield not self.done.exists()
         finally:
             lock.release()
+
+    def finished(self, config: TrainConfig, split_hash: str) -> Path | None:
+        """Weights that another job of this suite has left, if it is the run ``config`` on data with this hash and is done."""
+        other = self.path.parent / job_key(config)
+        done, weights = other / "done", other / LAST_WEIGHTS
+        if not (done.exists() and weights.exists()):
+            return None
+        return weights if json.loads(done.read_text())["split_hash"] == split_hash else None
 
     def fail(self, error: str, session: str) -> None:
         """Note why the job could not be run, so that other workers of this session leave it alone."""

@@ -13,13 +13,14 @@ import torch
 import classgap
 from classgap.data import Split
 from classgap.measure.statistics.groups import THIRDS
-from classgap.suites.jobs import Job, JobFolder
+from classgap.suites.jobs import LAST_WEIGHTS, Job, JobFolder
 from classgap.suites.results import EpochResult, Result, pack
 from classgap.suites.select import VALIDATION_RULES
 from classgap.training.config import read_run
 from classgap.training.epoch import read_log
 from classgap.training.loop import DivergedError, Trainer, TrainProgress
 from classgap.training.run import start
+from classgap.training.stages.base import SharedRuns
 from classgap.writing import replacing, write
 
 Watch = Callable[[float], None]
@@ -32,7 +33,7 @@ def run_job(job: Job, folder: JobFolder, watch: Watch | None = None) -> Result:
         watch: Called with the share of the training that is done.
     """
     stored = read_run(folder.path)  # the same run, perhaps with settings that a later version spells differently
-    trainer = start(stored or job.config, folder.path, resume=True, shared=folder.shared)
+    trainer = start(stored or job.config, folder.path, resume=True, shared=SharedRuns(folder.shared, folder.finished))
 
     def after_step(position: TrainProgress) -> None:
         if position.record is not None:
@@ -46,7 +47,7 @@ def run_job(job: Job, folder: JobFolder, watch: Watch | None = None) -> Result:
     candidates: tuple[EpochResult, ...] = ()
     try:
         trainer.run()
-        _save_weights(trainer, folder.path / "last.pt")
+        _save_weights(trainer, folder.path / LAST_WEIGHTS)
         candidates = tuple(_candidates(trainer, folder.path))
     except DivergedError as error:
         diverged = str(error).partition(":")[0]

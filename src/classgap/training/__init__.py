@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from classgap.training.average_config import AverageConfig
 from classgap.training.config import (
     DataConfig,
     MethodConfig,
     ModelConfig,
     OptimConfig,
     PartConfig,
+    PredictConfig,
     ScheduleConfig,
     TrainConfig,
 )
@@ -42,6 +44,7 @@ _LAZY = {
     "train": "classgap.training.run",
 }
 __all__ = [
+    "AverageConfig",
     "DataConfig",
     "Exported",
     "FeaturesFile",
@@ -49,6 +52,7 @@ __all__ = [
     "ModelConfig",
     "OptimConfig",
     "PartConfig",
+    "PredictConfig",
     "Predictor",
     "ProbeReport",
     "ScheduleConfig",

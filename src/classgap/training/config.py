@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from classgap.checks import LARGEST_SEED, InputError, did_you_mean, fraction, number, one_of, shown, whole
+from classgap.training.average_config import AverageConfig
 
 Precision = Literal["32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true"]
 
@@ -141,6 +142,25 @@ class ScheduleConfig:
 
 
 @dataclass(frozen=True)
+class PredictConfig:
+    """How the finished network predicts.
+
+    Attributes:
+        augment: Test-time augmentation of images: ``flip`` (also mirrored) and ``crop`` (also shifted); scores and features are
+            means over the views. The plain run is in the folder ``stage1``, with its own predictions.
+    """
+
+    augment: tuple[str, ...] = ()
+
+    def check(self, setting: str) -> None:
+        """Raise where a view is unknown, or comes twice."""
+        for name in self.augment:
+            one_of(setting, name, ("flip", "crop"))
+        if len(set(self.augment)) < len(self.augment):
+            raise InputError(f"{setting} must name each kind of view once, got {','.join(self.augment)}")
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """A training run.
 
@@ -150,6 +170,8 @@ class TrainConfig:
         checkpoint_steps: Save in mid-epoch every so many steps, besides at the end of each epoch; 0 for only there.
         sampler: Which samples an epoch visits; by default every sample once.
         wrapper: Wrapper of the optimiser, e.g. ``sam``.
+        average: Average of the weights that the results are made with, ``ema`` or ``swa``.
+        predict: Test-time augmentation of the predictions.
         stage: Stages before or after the main training, e.g. ``jtt`` or ``crt``.
         teacher: Folder of a finished run, for methods that learn from one; without it a teacher is trained first.
     Example:
@@ -168,6 +190,8 @@ class TrainConfig:
     sampler: PartConfig = PartConfig()
     mix: PartConfig = PartConfig()
     wrapper: PartConfig = PartConfig()
+    average: AverageConfig = field(default_factory=AverageConfig)
+    predict: PredictConfig = PredictConfig()
     stage: PartConfig = PartConfig()
     teacher: str | None = None
     epochs: int = 30
@@ -217,6 +241,8 @@ class TrainConfig:
             raise InputError(f"optim.betas must be two numbers in [0, 1), e.g. 0.9,0.999, got {self.optim.betas}")
         number("optim.layer_decay", self.optim.layer_decay, low=0, high=1, open_low=True)
         number("model.wise", self.model.wise, low=0, high=1)
+        self.average.check()
+        self.predict.check("predict.augment")
         if self.model.zero_shot not in ("none", "imagenet") and "{}" not in self.model.zero_shot:
             raise InputError(
                 f"model.zero_shot must be none, imagenet or a sentence with {{}} for the class name, got {self.model.zero_shot!r}"
@@ -260,13 +286,19 @@ class TrainConfig:
         return [f"{k}: {mine.get(k)} → {theirs.get(k)}" for k in {**mine, **theirs} if mine.get(k) != theirs.get(k)]
 
     @property
+    def parts(self) -> list[str]:
+        """Names of the parts that the run has besides data, network and method."""
+        chosen = (self.stage, self.wrapper, self.average, self.sampler, self.mix)
+        views = [f"tta_{'_'.join(self.predict.augment)}"] if self.predict.augment else []
+        return [*(part.name for part in chosen if part.name != "none"), *views]
+
+    @property
     def slug(self) -> str:
         """A folder name that says what the run is and differs when any setting does."""
         digest = hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:6]
         data = self.data.name.rstrip("/").rpartition("/")[2].removesuffix(".npz").replace(":", "_")
         model = self.model.name.replace(":", "_")
-        parts = [p.name for p in (self.stage, self.wrapper, self.sampler, self.mix) if p.name != "none"]
-        return "-".join([data, model, self.method.name, *parts, f"seed{self.seed}", digest])
+        return "-".join([data, model, self.method.name, *self.parts, f"seed{self.seed}", digest])
 
 
 def read_run(folder: Path) -> TrainConfig | None:
@@ -297,7 +329,7 @@ _IF_CHANGED = {
     "optim": ("betas", "decay_norms", "layer_decay"),
     "schedule": ("warmup_steps",),
 }
-_PARTS = ("sampler", "mix", "wrapper", "stage", "teacher")
+_PARTS = ("sampler", "mix", "wrapper", "average", "predict", "stage", "teacher")
 
 
 def _tree(config: TrainConfig) -> dict[str, Any]:
@@ -358,6 +390,8 @@ def _assign(tree: dict[str, Any], key: str, text: str) -> None:
             tree[section]["params"] = {}  # parameters of another method mean nothing here
         if f"{rest}_params" in inner and text != tree[section][rest]:
             tree[section][f"{rest}_params"] = {}  # nor do those of another head
+        if section == "average" and rest == "name" and text != tree[section]["name"]:
+            tree[section] = dataclasses.asdict(AverageConfig())  # nor do settings of another average
         tree[section][rest] = _parse(f"{section}.{rest}", inner[rest], text)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import classgap
 from classgap.checks import InputError
+from classgap.data import mean_over_views
 from classgap.models.built import quiet
 from classgap.posthoc import DisAlign
 from classgap.training.outputs import scores_and_features
@@ -46,13 +47,18 @@ class ScoringNetwork(nn.Module):
         self.register_buffer("shift", run.normalise.shift)
         self.register_buffer("scale", run.normalise.scale)
         self.correction = None if run.pending is None else _correction(run)
+        self.views = run.config.predict.augment
 
     def forward(self, samples: Tensor) -> Tensor:
         """Scores (N, K)."""
+        found = mean_over_views(self._once, samples, self.views) if self.views else self._once(samples)
+        scores, features = found
+        return scores if self.correction is None else self.correction(scores, features)
+
+    def _once(self, samples: Tensor) -> tuple[Tensor, Tensor]:
         inputs = (samples.float() - self.shift) / self.scale if self.images else samples
         logits, features = self.network(inputs)
-        scores, features = scores_and_features(self.criterion, self.kind, logits, features)
-        return scores if self.correction is None else self.correction(scores, features)
+        return scores_and_features(self.criterion, self.kind, logits, features)
 
 
 class _Folded(nn.Module):
@@ -168,6 +174,7 @@ def _about(run: Predictor, name: str, samples: Tensor) -> dict[str, Any]:
         },
         "output": "scores (logits); the largest one is the predicted class",
         "correction": None if run.correction is None else type(run.correction).__name__,
+        "augment": list(run.config.predict.augment),
         "classgap": classgap.__version__,
     }
     if name == "images":

@@ -18,10 +18,11 @@ from torch import Tensor, nn
 import classgap
 from classgap.batchstats import all_reduce_sum
 from classgap.checks import InputError
-from classgap.data import Batch, Batches, Normalise, Split, TrainingData, mixed_seed, policies
+from classgap.data import Batch, Batches, Normalise, Split, TrainingData, mixed_seed, policies, require_images
 from classgap.heads import FeatureTap, cosine_heads, learned_scales
 from classgap.losses import LossBatch
-from classgap.training.build import build_mix, build_network, build_optimizer, build_order
+from classgap.training.averaging import WeightAverage, sentence
+from classgap.training.build import Network, build_mix, build_network, build_optimizer, build_order
 from classgap.training.checkpoint import (
     check_optimizer,
     check_rng,
@@ -79,6 +80,7 @@ class Trainer:
         watch: Called after every step and every epoch, on the first process.
         trains: Which part of the network is trained; the rest is frozen, including running statistics of normalisation layers.
         teacher: A trained network, for methods that learn from one.
+        build: Makes network and loss.
     Attributes:
         before_training: Called before training starts or is resumed; trains the other runs that this one needs.
         lock: Lock of the folder, held by the first process.
@@ -94,13 +96,16 @@ class Trainer:
         *,
         trains: Trains = "all",
         teacher: nn.Module | None = None,
+        build: Callable[..., Network] = build_network,
     ) -> None:
+        if config.predict.augment:
+            require_images("predict.augment", data.in_shape)
         self.config, self.data, self.fabric, self.folder, self.watch = config, data, fabric, folder, watch
         self.checkpoint, self.log = folder / "checkpoint.pt", folder / "log.jsonl"
         self.trains = _trained_part(config, trains)
         self.before_training: Callable[[Trainer], None] | None = None
         fabric.seed_everything(config.seed, verbose=False)
-        network = build_network(config, data, teacher=teacher)
+        network = build(config, data, teacher=teacher)
         self.head, self.experts = network.head, network.experts
         self.chosen, self._notes = network.chosen, [*data.notes, *network.notes]
         _freeze_rest(network.model, self.trains)
@@ -110,6 +115,7 @@ class Trainer:
         self.criterion: Any = (fabric.setup_module if learns else fabric.to_device)(network.criterion)
         if teacher is not None:
             self.bind_teacher(teacher)
+        self.average = self._new_average()
 
         channels_last = config.channels_last and len(data.in_shape) == 3
         self.normalise = Normalise(data.mean, data.std, channels_last=channels_last)
@@ -165,9 +171,12 @@ class Trainer:
                 record["head_scale"] = [
                     head.scale.item() for head in cosine_heads(self.model) if head.scale is not None
                 ]
-            self._end_epoch(record, started)
-        if self.config.model.wise < 1 and not self._mixed:
-            mix_weights(self.fabric, self.model, self.folder / START_FILE, self.config.model.wise)
+            self.end_epoch(record, started)
+        if not self._mixed:
+            if self.average is not None:
+                self.average.apply()
+            if self.config.model.wise < 1:
+                mix_weights(self.fabric, self.model, self.folder / START_FILE, self.config.model.wise)
             self._mixed = True
 
     def _begin(self) -> None:
@@ -180,6 +189,10 @@ class Trainer:
             torch.manual_seed(self._seed_of(self.fabric.global_rank))
         if self.fresh and self.config.model.wise < 1:
             save_start(self.fabric, self.model, self.folder / START_FILE, without_head=self._head_is_new)
+        # Only now too: an earlier stage may decide how long an epoch is.
+        with fitting(self.checkpoint):
+            if self.step > self.batches.steps(self.epoch):
+                raise ValueError(f"its position is step {self.step} of epoch {self.epoch}")
         lengths = (self.batches.steps(epoch) for epoch in range(self.config.epochs))
         self._steps_until = [0, *itertools.accumulate(lengths)]
         self._schedule = in_epochs(self.config.schedule, self._steps_until)
@@ -188,15 +201,20 @@ class Trainer:
             self._report(note=f"head: cosine, since {name} works on cosines")
         if learned_scales(self.model) and self.config.model.head_scale is None:
             self._report(note="head: cosine, with a learned scale (model.head_scale)")
+        if self.average is not None:
+            self._report(note=sentence(self.config.average, self._steps_until[-1]))
         for note in self._notes:
             self._report(note=note)
         if self.batches.views > 1 and not self.batches.augmented:
             self._report(note=f"without augmentation all views that {name} compares are equal; see data.augment")
 
-    def _end_epoch(self, record: dict[str, Any], started: float) -> None:
+    def end_epoch(self, record: dict[str, Any], started: float) -> None:
+        """Write the log and the checkpoint of an epoch that began at ``started``."""
         if self.data.val is not None:
             scores, _ = self.predict(self.data.val)
             add_groups(record, accuracy_by_class(scores, self.data.val.y.to(scores.device), self.data.num_classes))
+        if self.average is not None and self.epoch == self.config.epochs - 1:
+            record["average"] = self._finish_average(self.average)
         record["seconds"] = time.perf_counter() - started
         if self.fabric.is_global_zero:
             append_log(self.log, record)
@@ -223,6 +241,9 @@ class Trainer:
                 group["lr"] = rate * group.get("lr_factor", 1.0)
             self._update(batch)
             self.step += 1
+            if self.average is not None:
+                done = self._steps_until[self.epoch] + self.step
+                self.average.update(done, self._steps_until[-1], epoch_ends=self.step == steps)
             cadence = self.config.checkpoint_steps
             stop = self._asked_to_stop(last=self.step == steps)
             if self.step < steps and (stop or (cadence and self.step % cadence == 0)):
@@ -231,6 +252,26 @@ class Trainer:
             if stop and self.step < steps:
                 raise RunInterrupted(stop)
         self._require_finite()
+
+    def _new_average(self) -> WeightAverage | None:
+        if self.config.average.name == "none":
+            return None
+        if "fsdp" in type(self.fabric.strategy).__name__.lower():
+            raise InputError("average= keeps all weights in every process, but strategy fsdp splits them; use ddp")
+        return WeightAverage(self.config.average, {"model": self.model, "criterion": self.criterion})
+
+    def _finish_average(self, average: WeightAverage) -> dict[str, Any]:
+        """Complete the average with statistics of normalisation; what the log says about it."""
+        norms = self.trains != "head" and not self.config.model.freeze_norms
+        batches = self.batches.epoch(self.config.epochs - 1)  # those of the last epoch, as augmented and mixed there
+        average.finish(self.fabric, batches, self.config.optim.accumulate, norms=norms)
+        found: dict[str, Any] = {"count": average.count}
+        if self.data.val is not None:
+            with average.applied():
+                scores, _ = self.predict(self.data.val)
+            accuracy = accuracy_by_class(scores, self.data.val.y.to(scores.device), self.data.num_classes)
+            found["val"] = {"balanced": float(np.nanmean(accuracy)), "worst": float(np.nanmin(accuracy))}
+        return found
 
     def _asked_to_stop(self, *, last: bool) -> int:
         """Number of the signal that asks this run to stop, 0 for none; the same on every process."""
@@ -286,8 +327,11 @@ class Trainer:
 
     def predict(self, split: Split) -> tuple[Tensor, Tensor]:
         """Scores classes are ranked by, and features; those of several networks side by side."""
-        logits, features = forward_all(self.fabric, self.model, split.to(self.fabric.device), self.normalise)
-        return self._scored(logits, features)
+        views = self.config.predict.augment
+        finish = self._scored if views else None
+        there = split.to(self.fabric.device)
+        found = forward_all(self.fabric, self.model, there, self.normalise, views=views, finish=finish)
+        return found if views else self._scored(*found)
 
     def _scored(self, logits: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
         """Scores, and features as the head sees them."""
@@ -333,6 +377,8 @@ class Trainer:
             "split_hash": self.data.split_hash,
             "version": classgap.__version__,
         }
+        if self.average is not None:
+            state["average"] = self.average.state_dict()
         save_checkpoint(self.fabric, self.checkpoint, state)
 
     def resume(self) -> None:
@@ -353,9 +399,11 @@ class Trainer:
             check_optimizer(self.optimizer)
             self.fabric.strategy.precision.load_state_dict(saved["scaler"])
             self.epoch, self.step = (int(saved["position"][name]) for name in ("epoch", "step"))
-            if not (0 <= self.epoch <= self.config.epochs and 0 <= self.step <= self.batches.steps(self.epoch)):
+            if not (0 <= self.epoch <= self.config.epochs and self.step >= 0):
                 raise ValueError(f"its position is step {self.step} of epoch {self.epoch}")
             self.meter.load_state_dict(saved["meter"])
+            if self.average is not None:
+                self.average.load_state_dict(saved["average"])
             check_rng(saved["rng"])
             same_size = self._check_size(saved["rng"])
         if self.fabric.is_global_zero:

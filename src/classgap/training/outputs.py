@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from classgap.batchstats import gather_rows
-from classgap.data import Normalise, Split
+from classgap.data import Normalise, Split, mean_over_views
 from classgap.heads import CosineHead
 from classgap.predictions import Predictions
 from classgap.predictions.export import write_arrays, write_table
@@ -27,7 +27,8 @@ class SplitOutputs:
 
     Attributes:
         scores: What classes were ranked by, (n, K); cosines times their scale, whether the head or the loss has it.
-        features: Input of the last layer, (n, d); unit vectors for a cosine head; concatenated for several networks.
+        features: Input of the last layer, (n, d); unit vectors for a cosine head; concatenated for several networks; with
+            test-time augmentation means over the views, like the scores.
         weight, bias: That layer: ``features @ weight.T + bias`` are the scores of a linear and of a cosine head. ``bias`` is
             ``None`` for a cosine head, both for a causal head and for several networks.
         margin_norms: Norms of that layer's rows before MARC calibrated its margins, (K,); ``None`` otherwise.
@@ -128,9 +129,26 @@ _NUMBERS_AT_ONCE = 8_000_000  # inputs of one forward pass: 53 images of 224 × 
 
 @torch.no_grad()
 def forward_all(
-    fabric: Fabric, model: nn.Module, split: Split, normalise: Normalise, *, batch: int | None = None
+    fabric: Fabric,
+    model: nn.Module,
+    split: Split,
+    normalise: Normalise,
+    *,
+    batch: int | None = None,
+    views: Sequence[str] = (),
+    finish: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Logits and features of every sample in evaluation mode, in order, on every process; leaves the mode as it was."""
+    """Logits and features of every sample in evaluation mode, in order, on every process; leaves the mode as it was.
+
+    Args:
+        views: Views of images to average over, see :mod:`classgap.data.views`.
+        finish: What is made of logits and features before anything is averaged.
+    """
+
+    def forward(x: Tensor) -> tuple[Tensor, Tensor]:
+        logits, features = model(normalise(x))
+        return (logits, features) if finish is None else finish(logits.float(), features.float())
+
     was_training = model.training
     model.eval()
     try:
@@ -138,7 +156,7 @@ def forward_all(
         share = -(-len(split) // fabric.world_size)
         mine = torch.arange(fabric.global_rank * share, (fabric.global_rank + 1) * share) % len(split)
         chunks = torch.split(mine, batch or chunk_size(split.x.shape[1:]))
-        parts = [model(normalise(x)) for x in split.read(chunks)]
+        parts = [mean_over_views(forward, x, views) if views else forward(x) for x in split.read(chunks)]
     finally:
         model.train(was_training)
     logits, features = (torch.cat(part).float() for part in zip(*parts, strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
 from classgap import posthoc
 from classgap.checks import InputError
@@ -25,14 +26,16 @@ from classgap.data import (
     Split,
     TrainingData,
     default_workers,
+    mean_over_views,
     open_samples,
+    require_images,
 )
 from classgap.models import text_encoder
 from classgap.posthoc import PostHocMethod
 from classgap.predictions import Predictions
-from classgap.training.build import Network, build_network
+from classgap.training.build import Network
 from classgap.training.checkpoint import read_checkpoint
-from classgap.training.config import TrainConfig, read_run
+from classgap.training.config import PredictConfig, TrainConfig, read_run
 from classgap.training.outputs import SplitOutputs, chunk_size, last_layer, scores_and_features
 from classgap.training.stages.base import stages_of, without_pretraining
 
@@ -84,8 +87,9 @@ class Predictor:
 
     def scores(self, data: Any, **options: Any) -> NDArray[np.float32]:
         """Scores (n, K) of samples, whose labels need not be known; see :meth:`outputs`."""
+        views = self._views(options.pop("augment", None))
         split, _ = open_samples(data, None, options.pop("part", None), self._reading(**options))
-        return self._forward(split)[0]
+        return self._forward(split, views)[0]
 
     def outputs(
         self,
@@ -96,6 +100,7 @@ class Predictor:
         root: str | None = None,
         skip_corrupt: bool = False,
         workers: int | None = None,
+        augment: str | Sequence[str] | None = None,
     ) -> SplitOutputs:
         """What :meth:`predict` returns, before it is encoded.
 
@@ -104,12 +109,16 @@ class Predictor:
             root: Folder that paths in a table or list file are relative to; by default the folder of that file.
             skip_corrupt: Leave out image files that cannot be decoded.
             workers: Processes that decode image files; by default one per processor core, at most 8.
+            augment: Test-time augmentation of images, ``"flip"``, ``"crop"`` or ``"flip,crop"``: scores and features are means
+                over the views, so the last layer still turns the features into the scores. ``"none"`` for the plain images; by
+                default as the run itself predicts, ``predict.augment``.
         """
+        views = self._views(augment)
         reading = self._reading(root=root, skip_corrupt=skip_corrupt, workers=workers)
         split, y_true = open_samples(data, labels, part, reading)
         if y_true is None:
             raise InputError("predict needs true labels: pass labels=, or use scores() for samples without labels")
-        scores, features = self._forward(split)
+        scores, features = self._forward(split, views)
         weight, bias = self.last_layer()
         norms = None if self.correction is None else self.correction.margin_norms
         return SplitOutputs(
@@ -145,13 +154,28 @@ class Predictor:
         folded = self.pending.fold(weight, bias)
         return folded[0].astype(np.float32), folded[1].astype(np.float32)
 
+    def _views(self, augment: str | Sequence[str] | None) -> tuple[str, ...]:
+        """The views to average over."""
+        if augment is None:
+            return self.config.predict.augment
+        words = augment.split(",") if isinstance(augment, str) else augment
+        chosen = PredictConfig(tuple(word.strip() for word in words if word.strip() not in ("", "none")))
+        chosen.check("augment")
+        if chosen.augment:
+            require_images(f"augment={','.join(chosen.augment)}", self.expected.in_shape)
+        return chosen.augment
+
     @torch.no_grad()
-    def _forward(self, split: Split) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def _forward(self, split: Split, views: Sequence[str]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        def forward(x: Tensor) -> tuple[Tensor, Tensor]:
+            logits, features = self.model(self.normalise(x))
+            return scores_and_features(self.criterion, self.head, logits.float(), features.float())
+
         chunks = torch.split(torch.arange(len(split)), chunk_size(self.expected.in_shape))
         parts = []
-        for x in split.read(chunks):
-            logits, features = self.model(self.normalise(x.to(self.device)))
-            found = scores_and_features(self.criterion, self.head, logits.float(), features.float())
+        for chunk in split.read(chunks):
+            x = chunk.to(self.device)
+            found = mean_over_views(forward, x, views) if views else forward(x)
             parts.append([tensor.cpu() for tensor in found])
         scores, features = (torch.cat(tensors).numpy() for tensors in zip(*parts, strict=True))
         if self.pending is not None:
@@ -172,10 +196,10 @@ def load_run(folder: str | Path, *, device: str = "cpu") -> Predictor:
         raise InputError(f"there is no run in {place}: it lacks run.json")
     if not (place / "model.safetensors").exists():
         raise InputError(f"the run in {place} is not finished; continue it: classgap train --resume --out {place}")
-    last = stages_of(config)[-1].config
+    last = stages_of(config)[-1]
     data = _data_of(place)
-    plain = without_pretraining(last, place)
-    network = build_network(plain, data)
+    plain = without_pretraining(last.config, place)
+    network = last.build(plain, data)
     try:
         network.model.load_state_dict(load_file(place / "model.safetensors"))
     except (RuntimeError, SafetensorError, OSError) as error:
@@ -228,6 +252,10 @@ def _load_criterion(folder: Path, network: Network) -> None:
         raise InputError(
             f"method {network.criterion.name} learns parameters of its own, which are in {path}; restore this file"
         )
-    missing = set(network.criterion.load_state_dict(read_checkpoint(path)["criterion"], strict=False).missing_keys)
+    saved = read_checkpoint(path)
+    state = saved["criterion"]
+    if "average" in saved:
+        state |= {name: saved["average"]["values"].get(f"criterion.{name}", value) for name, value in state.items()}
+    missing = set(network.criterion.load_state_dict(state, strict=False).missing_keys)
     if lost := sorted(missing & set(learned)):
         raise InputError(f"checkpoint {path} lacks {lost[0]} of method {network.criterion.name}")

@@ -105,7 +105,7 @@ def _seeds(points: Sequence[Mapping[str, Any]]) -> list[int]:
 def _check(base: TrainConfig, data: TrainingData) -> None:
     """Refuse what is not the training of one linear layer."""
     needs = declared_needs(base)
-    sections = {name: getattr(base, name).name for name in ("sampler", "mix", "wrapper", "stage")}
+    sections = {name: getattr(base, name).name for name in ("sampler", "mix", "wrapper", "average", "stage")}
     parts = [f"{section}={name}" for section, name in sections.items() if name != "none"]
     if refused := [need for need in _REFUSED if need in needs]:
         raise InputError(

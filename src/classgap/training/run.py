@@ -24,7 +24,7 @@ from classgap.training.outputs import SplitOutputs
 from classgap.training.precision import require_precision
 from classgap.training.processes import resolve_size, watching_processes
 from classgap.training.recipes import load_recipe
-from classgap.training.stages.base import open_run
+from classgap.training.stages.base import SharedRuns, open_run
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,12 +119,12 @@ def start(
     memory: int = MEMORY_MB,
     data: tuple[Any, Any] | None = None,
     watch: Watcher | None = None,
-    shared: Path | None = None,
+    shared: SharedRuns | None = None,
 ) -> Trainer:
     """A run that is ready to train or to be resumed: the first half of :func:`train`, with the same arguments.
 
     Args:
-        shared: Folder of first stages and teachers that several runs share, see :func:`classgap.training.stages.base.open_run`.
+        shared: First stages, teachers and members that several runs share, see :func:`classgap.training.stages.base.open_run`.
     """
     fabric = _fabric(config, *resolve_size(devices, nodes), accelerator, strategy)
     if fabric.device.type == "cpu":

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+import torch
 from lightning_fabric import Fabric
 from safetensors.torch import load_file
 from torch import nn
@@ -17,11 +18,13 @@ from torch import nn
 from classgap import registry
 from classgap.checks import InputError
 from classgap.data import TrainingData
-from classgap.training.build import build_network, declared_loss
-from classgap.training.config import MethodConfig, PartConfig, TrainConfig, read_run
+from classgap.training.average_config import AverageConfig
+from classgap.training.build import Network, build_network, declared_loss
+from classgap.training.config import MethodConfig, PartConfig, PredictConfig, TrainConfig, read_run
 from classgap.training.folder import NETWORK, has_results, write_results, write_run
 from classgap.training.lock import lock_folder
 from classgap.training.loop import Trainer, TrainProgress, Trains, Watcher
+from classgap.training.stages.views import ViewsTrainer, take_network, views_run
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,9 @@ class Stage:
         begin: Called before this stage is trained or resumed, with its trainer and the trainer of the stage before.
         trainer: Class of the trainer, or a function that makes one.
         needs_teacher: Whether a method that declares ``teacher`` gets one in this stage.
+        members: Runs that this stage is made of, none of which depends on another.
+        join: Called with the trainer of this stage, that of a member which has been trained, and the position of the member.
+        build: Makes network and loss of this stage.
     """
 
     name: str
@@ -42,6 +48,28 @@ class Stage:
     begin: Callable[[Trainer, Trainer], None] | None = None
     trainer: Callable[..., Trainer] = Trainer
     needs_teacher: bool = True
+    members: tuple[Stage, ...] = ()
+    join: Callable[[Trainer, Trainer, int], None] | None = None
+    build: Callable[..., Network] = build_network
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is what a run without stages is, the same for all runs that need it."""
+        return self.trains == "all" and self.trainer is Trainer and self.build is build_network and not self.members
+
+
+@dataclass(frozen=True)
+class SharedRuns:
+    """Runs that several others need, such as first stages, teachers and members of ensembles; the first that needs one trains it.
+
+    Attributes:
+        folder: Folder of these runs.
+        find: Weights of network and loss of a finished run of this configuration, on data with this hash, which was trained for
+            its own sake and has its log beside them; None if there is none.
+    """
+
+    folder: Path
+    find: Callable[[TrainConfig, str], Path | None] = lambda config, split_hash: None
 
 
 class MultiStage:
@@ -64,12 +92,12 @@ def open_run(
     folder: Path,
     watch: Watcher | None = None,
     *,
-    shared: Path | None = None,
+    shared: SharedRuns | None = None,
 ) -> Trainer:
     """The trainer of a run; when it starts to train, the runs it needs are trained first, or resumed.
 
     Args:
-        shared: Folder of first stages and teachers that several runs share; the run that needs one first trains it.
+        shared: First stages, teachers and members that several runs share; without it each run trains its own.
     """
     stages = stages_of(config)
     if config.teacher is not None and not any(map(_is_taught, stages)):
@@ -85,11 +113,28 @@ def _is_taught(stage: Stage) -> bool:
 
 def stages_of(config: TrainConfig) -> tuple[Stage, ...]:
     """The runs that a configuration consists of; the last one is the run itself."""
-    plain = dataclasses.replace(config, stage=PartConfig())
+    plain = dataclasses.replace(config, stage=PartConfig(), predict=PredictConfig())
     if config.stage.name == "none":
-        return (Stage("", plain),)
-    method: MultiStage = registry.get("stage", config.stage.name).build(**config.stage.params)
-    return method.stages(plain)
+        stages: tuple[Stage, ...] = (Stage("", plain),)
+    else:
+        method: MultiStage = registry.get("stage", config.stage.name).build(**config.stage.params)
+        stages = method.stages(plain)
+    return _with_views(stages, config.predict) if config.predict.augment else stages
+
+
+def _with_views(stages: tuple[Stage, ...], predict: PredictConfig) -> tuple[Stage, ...]:
+    """The same stages, predicting over views of images at the end, and where a correction is fitted to predictions."""
+    if len(stages) == 1 and stages[0].plain:
+        plain = stages[0].config
+        last = Stage("", views_run(plain), begin=take_network, trainer=ViewsTrainer, needs_teacher=False)
+        stages = (Stage("stage1", plain), last)
+    *earlier, last = stages
+    return tuple(
+        dataclasses.replace(stage, config=dataclasses.replace(stage.config, predict=predict))
+        if stage is last or stage.trainer is not Trainer
+        else stage
+        for stage in (*earlier, last)
+    )
 
 
 def without_pretraining(config: TrainConfig, folder: Path) -> TrainConfig:
@@ -102,13 +147,15 @@ def without_pretraining(config: TrainConfig, folder: Path) -> TrainConfig:
 
 
 def plain_run(config: TrainConfig) -> TrainConfig:
-    """``config`` with cross-entropy, every sample once per epoch, the linear head and the plain optimiser."""
+    """``config`` with cross-entropy, every sample once per epoch, the linear head, the plain optimiser and no average."""
     return dataclasses.replace(
         config,
         method=MethodConfig(),
         model=dataclasses.replace(config.model, head="auto", head_params={}, head_scale=None),
         sampler=PartConfig(),
         wrapper=PartConfig(),
+        average=AverageConfig(),
+        predict=PredictConfig(),
         teacher=None,
     )
 
@@ -125,12 +172,14 @@ def _open(
     fabric: Fabric,
     folder: Path,
     watch: Watcher | None,
-    shared: Path | None,
+    shared: SharedRuns | None,
 ) -> Trainer:
     *earlier, last = stages
     taught = _is_taught(last)
     teacher = _given_teacher(last.config, data) if taught and last.config.teacher is not None else None
-    trainer = last.trainer(last.config, data, fabric, folder, watch, trains=last.trains, teacher=teacher)
+    trainer = last.trainer(
+        last.config, data, fabric, folder, watch, trains=last.trains, teacher=teacher, build=last.build
+    )
 
     def train_first(trainer: Trainer, stages: tuple[Stage, ...]) -> Trainer:
         name = stages[-1].name
@@ -139,11 +188,11 @@ def _open(
             if trainer.watch is not None:
                 trainer.watch(dataclasses.replace(position, stage=position.stage or name))
 
-        if (
-            shared is None or len(stages) > 1 or stages[0].trainer is not Trainer
-        ):  # only plain runs are the same for all
+        if shared is None or len(stages) > 1 or not stages[0].plain:
             return _run(_open(stages, data, fabric, trainer.folder / name, watch, shared))
-        place = shared / _key(stages[0], data)
+        if (found := shared.find(stages[0].config, data.split_hash)) is not None:
+            return _finished(_open(stages, data, fabric, found.parent, watch, shared), found)
+        place = shared.folder / _key(stages[0], data)
         lock = lock_folder(place, wait=-1)
         try:
             return _run(_open(stages, data, fabric, place, watch, shared))
@@ -153,6 +202,9 @@ def _open(
     def before_training(trainer: Trainer) -> None:
         if earlier and last.begin is not None:
             last.begin(trainer, train_first(trainer, tuple(earlier)))
+        for position, member in enumerate(last.members):
+            assert last.join is not None
+            last.join(trainer, train_first(trainer, (member,)), position)
         if taught and teacher is None:
             trainer.bind_teacher(train_first(trainer, (Stage("teacher", _teacher_run(last.config)),)).model.module)
 
@@ -175,6 +227,15 @@ def _run(trainer: Trainer) -> Trainer:
     # A run may have been interrupted after its training and before its results were written.
     if not trainer.fabric.broadcast(has_results(trainer.folder)):
         write_results(trainer)
+    return trainer
+
+
+def _finished(trainer: Trainer, weights: Path) -> Trainer:
+    """The trainer of a run that was finished for its own sake; nothing in its folder is changed."""
+    saved = torch.load(weights, map_location="cpu", weights_only=True)
+    trainer.model.load_state_dict(saved["model"])
+    trainer.criterion.load_state_dict(saved["criterion"])
+    trainer.epoch = trainer.config.epochs
     return trainer
 
 

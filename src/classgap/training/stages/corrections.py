@@ -9,6 +9,7 @@ from classgap import posthoc
 from classgap.checks import InputError, number, one_of, whole
 from classgap.posthoc import PostHocMethod
 from classgap.registry import Choice, Float, Int, method
+from classgap.training.average_config import AverageConfig
 from classgap.training.build import declared_needs
 from classgap.training.config import ScheduleConfig, TrainConfig
 from classgap.training.loop import Trainer
@@ -31,7 +32,7 @@ class EstimatorStages(MultiStage):
     def stages(self, config: TrainConfig) -> tuple[Stage, ...]:
         require_one_network(config, self.method.name)
         require_linear_layer(config, self.method.name)
-        once = dataclasses.replace(config, epochs=1, schedule=ScheduleConfig("constant"))
+        once = dataclasses.replace(config, epochs=1, schedule=ScheduleConfig("constant"), average=AverageConfig())
         trainer = partial(EstimatorTrainer, estimator=self.estimator, passes=self.passes)
         fitted = Stage("stage2" if self.refit else "", once, begin=take_weights, trainer=trainer, needs_teacher=False)
         again = (Stage("", config, begin=_take_correction, trainer=RefitTrainer),) if self.refit else ()

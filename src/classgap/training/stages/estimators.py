@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from classgap import posthoc
 from classgap.batchstats import gather_rows
@@ -20,6 +19,7 @@ from classgap.posthoc import PostHocMethod
 from classgap.training.config import TrainConfig
 from classgap.training.loop import Array, Trainer
 from classgap.training.outputs import SplitOutputs
+from classgap.training.stages.parts import log_outputs
 
 _SAME_PRIOR = 1.5  # factor by which the share of a class may change; a class of few samples changes by rounding already
 
@@ -96,10 +96,7 @@ class EstimatorTrainer(CorrectedTrainer):
         self._save_estimator()
         # the log has accuracy on training samples, whatever the fit was made on
         scores, features, y = fitted_to if self.passes else self._training_outputs(1)
-        mine = slice(self.fabric.global_rank, None, self.fabric.world_size)
-        corrected, y = self._corrected(scores, features)[mine], y[mine]
-        self.meter.add(corrected, features[mine], y, {"loss": F.cross_entropy(corrected, y)})
-        self._end_epoch({"epoch": self.epoch, "lr": 0.0, **self.meter.record()}, started)
+        log_outputs(self, self._corrected(scores, features), features, y, started)
 
     def resume(self) -> None:
         super().resume()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
+from torch import Tensor
+from torch.nn import functional as F
+
 from classgap.checks import InputError
 from classgap.training.build import declared_needs
 from classgap.training.config import MethodConfig, PartConfig, ScheduleConfig, TrainConfig
@@ -47,6 +50,14 @@ def take_weights(trainer: Trainer, before: Trainer, *, head: bool = True) -> Non
     own = f"{before.model.layer}."
     weights = {name: tensor for name, tensor in before.model.state_dict().items() if head or not name.startswith(own)}
     trainer.model.load_state_dict({**trainer.model.state_dict(), **weights})
+
+
+def log_outputs(trainer: Trainer, scores: Tensor, features: Tensor, y: Tensor, started: float) -> None:
+    """End the only epoch of a stage that trains nothing: the log has loss and accuracy of these outputs for training samples."""
+    mine = slice(trainer.fabric.global_rank, None, trainer.fabric.world_size)
+    scores, y = scores[mine], y[mine]
+    trainer.meter.add(scores, features[mine], y, {"loss": F.cross_entropy(scores, y)})
+    trainer.end_epoch({"epoch": trainer.epoch, "lr": 0.0, **trainer.meter.record()}, started)
 
 
 def require_one_network(config: TrainConfig, stage: str) -> None:

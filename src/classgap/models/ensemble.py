@@ -1,0 +1,53 @@
+"""Networks that were trained apart and decide together: the mean of what they say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from classgap.checks import InputError, one_of
+
+Combination = Literal["probabilities", "logits"]
+COMBINATIONS: tuple[Combination, ...] = ("probabilities", "logits")
+
+
+def mean_scores(scores: Tensor, combine: Combination = "probabilities") -> Tensor:
+    """One set of scores from those of several networks.
+
+    Args:
+        scores: Scores of each network, :math:`(M, N, K)`.
+        combine: ``"probabilities"`` gives the logarithm of the mean softmax, whose softmax is the mean of the probabilities;
+            ``"logits"`` the mean of the scores, which is the geometric mean of the probabilities up to a factor per sample.
+    Example:
+        >>> sure, unsure = torch.tensor([[[4.0, 0.0]], [[0.0, 1.0]]])
+        >>> mean_scores(torch.stack([sure, unsure])).softmax(1)
+        tensor([[0.6255, 0.3745]])
+    """
+    if combine == "logits":
+        return scores.mean(0)
+    return torch.logsumexp(scores.log_softmax(-1), 0) - math.log(len(scores))
+
+
+class Ensemble(nn.Module):
+    """Networks side by side; their scores are averaged, their features concatenated.
+
+    Args:
+        members: Networks that return ``(scores (N, K), features (N, d))``.
+        combine: What is averaged, see :func:`mean_scores`.
+    """
+
+    def __init__(self, members: Iterable[nn.Module], combine: Combination = "probabilities") -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+        if not len(self.members):
+            raise InputError("members must hold at least one network, got none")
+        self.combine = one_of("combine", combine, COMBINATIONS)
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Combinationd scores (N, K) and all features (N, M · d)."""
+        scores, features = zip(*(member(inputs) for member in self.members), strict=True)
+        return mean_scores(torch.stack(scores), self.combine), torch.cat(features, 1)

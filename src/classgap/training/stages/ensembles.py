@@ -1,0 +1,162 @@
+"""Several runs of one configuration that decide together, ``stage=ensemble``."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+from classgap.checks import LARGEST_SEED, InputError, one_of, whole
+from classgap.data import TrainingData
+from classgap.models import COMBINATIONS, Combination, Ensemble
+from classgap.registry import Choice, Int, method
+from classgap.training.average_config import AverageConfig
+from classgap.training.build import Network, build_criterion, build_network, declared_loss
+from classgap.training.config import MethodConfig, ScheduleConfig, TrainConfig
+from classgap.training.counts import choose_counts
+from classgap.training.epoch import read_log
+from classgap.training.loop import Trainer
+from classgap.training.outputs import scores_and_features
+from classgap.training.stages.base import MultiStage, Stage
+from classgap.training.stages.parts import log_outputs
+
+SEED_STEP = 10_000
+
+
+class ScoredNetwork(nn.Module):
+    """A network with the loss that turns its outputs into scores: ``(scores (N, K), features (N, d))`` of inputs."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.network, self.criterion, self.head = network.model, network.criterion, network.head
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores and features as an audit reads them."""
+        return scores_and_features(self.criterion, self.head, *self.network(inputs))
+
+
+def build_ensemble(
+    config: TrainConfig, data: TrainingData, *, teacher: nn.Module | None = None, members: int, combine: Combination
+) -> Network:
+    """Networks of ``members`` runs with the scores of their losses, under the loss that leaves scores as they are."""
+    networks = [build_network(config, data) for _ in range(members)]
+    plain = dataclasses.replace(config, method=MethodConfig())
+    counts = choose_counts(declared_loss(plain), plain.method.params, data)
+    model = Ensemble((ScoredNetwork(network) for network in networks), combine)
+    return dataclasses.replace(
+        networks[0],
+        model=model,
+        criterion=build_criterion(plain, data, counts),
+        experts=members,
+        head_is_new=False,
+        about_weights=(),
+    )
+
+
+class EnsembleTrainer(Trainer):
+    """Puts finished runs side by side; nothing is trained. The time in its log is that of all members."""
+
+    member_seconds = 0.0
+
+    def run(self) -> None:
+        """Train the members, then evaluate them together."""
+        if self.finished:
+            return
+        self._begin()
+        started = time.perf_counter() - self.member_seconds
+        split = self.data.train
+        scores, features = self.predict(split)
+        log_outputs(self, scores, features, split.y.to(scores.device), started)
+
+    def take_member(self, member: Trainer, position: int) -> None:
+        """Use the network of this finished run as the member at ``position``."""
+        parts = {"network": member.weights(), "criterion": member.criterion.state_dict()}
+        own = f"members.{position}."
+        state = {f"{own}{part}.{name}": value for part, values in parts.items() for name, value in values.items()}
+        self.model.load_state_dict({**self.model.state_dict(), **state})
+        self.member_seconds += sum(record["seconds"] for record in read_log(member.log))
+
+
+def _take_member(trainer: Trainer, member: Trainer, position: int) -> None:
+    assert isinstance(trainer, EnsembleTrainer)
+    trainer.take_member(member, position)
+
+
+def member_configs(config: TrainConfig, members: int, seed_step: int) -> tuple[TrainConfig, ...]:
+    """The same run with ``members`` seeds, the first of them its own."""
+    seeds = [config.seed + position * seed_step for position in range(members)]
+    if seeds[-1] > LARGEST_SEED:
+        raise InputError(f"stage.seed_step={seed_step}: the last member would have the seed {seeds[-1]}; lower it")
+    return tuple(dataclasses.replace(config, seed=seed) for seed in seeds)
+
+
+@method(
+    "ensemble",
+    kind="stage",
+    family="ensemble",
+    paper="arXiv:1612.01474",
+    space={"members": Int(2, 10, default=3), "combine": Choice(COMBINATIONS, default="probabilities")},
+)
+class EnsembleStage(MultiStage):
+    """The same run with several seeds; the mean of the probabilities that their networks give is the prediction.
+
+    Each member is a run of its own, in the folder ``member1``, ``member2``, …, and differs from the others in its first weights
+    and in the order and augmentation of its samples; the split of the data is the same. Scores are the logarithm of the mean
+    probability, so their softmax is the mean. Features are those of all members side by side.
+
+    When to use: accuracy matters more than the time of training and of prediction, each of which is that of one run times the
+    number of members; compare with one run of as many times the epochs.
+    Expect: on balanced data and on long tails a gain for all classes, larger where single runs differ more; hard classes have
+    no preference, so their gain is that of uncertain samples.
+    Pitfalls: a member is a whole network: ``classgap predict`` and ``classgap export`` take as many times as long. There is no
+    last layer for the corrections of ``classgap fix`` to be folded into. Members of runs with neighbouring seeds are different
+    as long as their seeds differ by less than ``seed_step``.
+
+    Args:
+        members: Number of runs.
+        combine: ``"probabilities"`` takes the mean of the probabilities, as the paper does: every member has one vote, which it
+            may divide. ``"logits"`` takes the mean of the scores: a member with larger scores counts more, and a class that one
+            member excludes is out.
+        seed_step: Difference of the seeds of two members: seed, seed + 10000, seed + 20000, … The first member is the run with
+            the seed itself.
+    Reference: Lakshminarayanan et al., *Simple and scalable predictive uncertainty estimation using deep ensembles*, NeurIPS
+    2017, without its adversarial training.
+    """
+
+    def __init__(self, *, members: int = 3, combine: Combination = "probabilities", seed_step: int = SEED_STEP) -> None:
+        self.members = whole("stage.members", members, low=2)
+        self.combine: Combination = one_of("stage.combine", combine, COMBINATIONS)
+        self.seed_step = whole("stage.seed_step", seed_step, low=1)
+
+    def stages(self, config: TrainConfig) -> tuple[Stage, ...]:
+        if config.teacher is not None:
+            raise InputError(
+                f"stage {self.method.name} trains every member from the beginning, so teacher={config.teacher} cannot be "
+                "used; leave it out"
+            )
+        return (ensemble_stage("", config, self.members, self.combine, self.seed_step),)
+
+
+def ensemble_stage(name: str, config: TrainConfig, members: int, combine: Combination, seed_step: int) -> Stage:
+    """The ensemble of runs of ``config``, as a stage in the folder ``name``."""
+    together = dataclasses.replace(
+        config,
+        epochs=1,
+        schedule=ScheduleConfig("constant"),
+        average=AverageConfig(),
+        model=dataclasses.replace(config.model, pretrained=False, wise=1.0),
+    )
+    build: Any = partial(build_ensemble, members=members, combine=combine)
+    runs = member_configs(config, members, seed_step)
+    return Stage(
+        name,
+        together,
+        trainer=EnsembleTrainer,
+        needs_teacher=False,
+        members=tuple(Stage(f"member{number}", run) for number, run in enumerate(runs, 1)),
+        join=_take_member,
+        build=build,
+    )
