@@ -3,7 +3,7 @@
     python benchmarks/evidence/collapse.py              # settings that collapse.json lacks; about 25 minutes on one core
     python benchmarks/evidence/collapse.py --draw       # only the picture
 
-Every setting is trained for a few hundred steps. Measured on each training batch, as the loss sees it: the mean norm of the features,
+Every setting is trained for a few hundred steps. Measured on training batches, as the loss sees them: mean norm of the features,
 the share of features above 0, their effective rank (exponential of the entropy of the squared singular values of the centred
 features), the ratio of the scatter between classes to all scatter, both terms of the loss, and the training accuracy.
 """
@@ -78,6 +78,7 @@ def settings() -> list[Setting]:
         "logits not divided (c̄=1), λ=0.5": (*_published(0.5), "method.c_bar=1"),
         "T=10·d, λ=0.5": ("method=mr2", "method.lam=0.5", "method.c_bar=2"),
         "T=10·d, λ=0.1": ("method=mr2", "method.lam=0.1", "method.c_bar=2"),
+        **{f"10 classes, λ={lam:g}": ("data=npz:TEN", *_published(lam)) for lam in (0.5, 0.1, 0.01)},
     }
     rows += [Setting(sweep, name, (*wide, *change), 420) for name, change in changes.items()]
     rows += [
@@ -95,6 +96,18 @@ def _published(lam: float, **params: float) -> tuple[str, ...]:
     )
 
 
+def ten_classes(folder: Path) -> Path:
+    """The first ten classes of the embeddings, in a file."""
+    target = folder / "ten.npz"
+    with np.load(DATA / "cifar100_effnetlite0_pca256.npz") as source:
+        arrays = {name: source[name] for name in source.files}
+    for split in ("train", "test"):
+        rows = arrays[f"y_{split}"] < 10
+        arrays |= {f"{kind}_{split}": arrays[f"{kind}_{split}"][rows] for kind in "xy"}
+    np.savez(target, **{**arrays, "class_names": arrays["class_names"][:10]})
+    return target
+
+
 class EnoughSteps(Exception):
     """The last step that is wanted is done."""
 
@@ -103,8 +116,9 @@ class Probe:
     """Looks at the features of every training batch, and ends the run after the last step that is wanted."""
 
     def __init__(self, setting: Setting, folder: Path) -> None:
-        epochs = 1 + setting.steps // 15  # more than enough for every batch size here
-        config = TrainConfig().override(["batch=128", "epochs=30", *setting.settings])
+        epochs = 1 + setting.steps // 7  # enough for every batch size and number of classes here
+        changes = [text.replace("npz:TEN", f"npz:{ten_classes(folder.parent)}") for text in setting.settings]
+        config = TrainConfig().override(["batch=128", "epochs=30", *changes])
         self.setting, self.records = setting, list[dict[str, float]]()
         self.trainer = start(config.override([f"epochs={max(epochs, config.epochs)}"]), folder)
         self.features = self.labels = self.hits = torch.zeros(0)
@@ -123,7 +137,9 @@ class Probe:
     def after_step(self, position: TrainProgress) -> None:
         if position.note or position.record is not None:
             return
-        if self.step % EVERY == 0:
+        if (
+            self.step % EVERY == 0 and len(self.features) == self.trainer.config.batch
+        ):  # the last one of an epoch is smaller
             self.records.append({"step": self.step, **self.measured()})
         self.step += 1
         if self.step == self.setting.starts_at:
@@ -181,7 +197,9 @@ def draw(found: dict[str, dict[str, list[dict[str, float]]]]) -> None:
         for key, title in measures.items()
         if not (key == "rep_term" and row[key] <= 0) and not (key == "norm" and row[key] <= 0)
     ]
-    colour = alt.Color("method:N", sort=list(SHOWN), title=None, legend=alt.Legend(orient="bottom", columns=6))
+    colour = alt.Color(
+        "method:N", sort=list(SHOWN), title=None, legend=alt.Legend(orient="bottom", columns=6, symbolStrokeWidth=3)
+    )
 
     def panel(task: str, measure: str) -> alt.Chart:
         part = [row for row in rows if row["task"] == task and row["measure"] == measure]

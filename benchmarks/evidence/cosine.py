@@ -1,7 +1,7 @@
 """CIFAR-100 embeddings with a cosine head: unit features, unit class vectors and a learned scale, as in CLIP.
 
     classgap bench benchmarks/evidence/cosine.py --workers 2
-Cost: about 20 seconds per run on one core. Margins have norms of order 3, as the paper says for such heads (of order 2 all are equal).
+Cost: about 20 seconds per run on one core. Margins have norms of order 3, as in the paper (of order 2 all are equal).
 The learning rate is that of cross-entropy with the best validation accuracy among 0.05, 0.2 and 0.5.
 """
 
