@@ -249,3 +249,56 @@ def test_the_published_long_tails_of_cifar(tmp_path: Path) -> None:
         kept, held = _published_tail(source, None, "balanced", 1.0, 0.1, 0)
         assert len(kept) + len(held) == totals[100][0]  # 100 is usual; validation images come out of the published ones
         assert len(_published_tail(source, None, "step", 100.0, 0.0, 0)[0]) == 25250
+
+
+# --- words for WordNet ids --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["imagenet", "imagenet_lt"])
+def test_classes_of_imagenet_have_words_in_the_order_of_their_ids(name: str, places: Callable[[str], Path]) -> None:
+    source = _source(name, places(name))
+    assert source.class_names[:3] == ("tench", "goldfish", "great white shark")
+    assert source.class_names[-1] == "crane (n02012849)"  # ImageNet has two, also where only one is here
+    for file, label in zip(source.x_test.ids, source.y_test, strict=True):
+        assert file.split("/")[1] == sorted({f.split("/")[1] for f in source.x_test.ids})[label]
+    assert not any("WordNet" in note for note in source.notes)
+
+
+def _other_ids(root: Path) -> dict[str, str]:
+    """Give two classes ids that timm does not have; returns words for them."""
+    for part in ("train", "val"):
+        for old, new in (("n01440764", "n00000001"), ("n01443537", "n00000002")):
+            (root / "imagenet" / part / old).rename(root / "imagenet" / part / new)
+    return {"n00000001": "unicorn, Monoceros", "n00000002": "dragon"}
+
+
+@pytest.mark.parametrize("file", ["LOC_synset_mapping.txt", "synset_words.txt", "meta.bin"])
+def test_words_for_unknown_ids_come_from_the_folder(file: str, copied: Callable[[str], Path]) -> None:
+    root = copied("imagenet")
+    words = _other_ids(root)
+    assert _source("imagenet", root).class_names[:2] == ("n00000001", "n00000002")
+    assert "2 classes keep their WordNet ids as names (n00000001)" in _source("imagenet", root).notes[0]
+    path = root / "imagenet" / file
+    if file == "meta.bin":  # as torchvision.datasets.imagenet.parse_devkit_archive writes it
+        torch.save(({name: tuple(text.split(", ")) for name, text in words.items()}, []), path)
+    else:
+        path.write_text("".join(f"{name} {text}\n" for name, text in words.items()))
+    source = _source("imagenet", root)
+    assert source.class_names[:3] == ("unicorn", "dragon", "great white shark")
+    assert not any("WordNet" in note for note in source.notes)
+    path.write_bytes(b"tench\n")
+    with pytest.raises(InputError, match=rf"{file}.*(line 1 must be a WordNet id|cannot be read)"):
+        _source("imagenet", root)
+
+
+def test_a_network_that_knows_words_reads_a_folder_of_ids(places: Callable[[str], Path], tmp_path: Path) -> None:
+    from classgap.data.labelled import Expected, open_samples
+
+    root = places("imagenet")
+    names = _source("imagenet", root).class_names
+    folder = tmp_path / "own"
+    for wnid in ("n02012849", "n01443537"):
+        shutil.copytree(root / "imagenet" / "val" / wnid, folder / wnid)
+    _, y = open_samples(folder, None, None, Expected(names, (3, 16, 16), FileOptions(size=16)))
+    assert y is not None
+    assert y.tolist() == [1] * 6 + [9] * 6

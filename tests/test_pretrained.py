@@ -220,6 +220,22 @@ def test_clip_zero_shot_is_clip(clip: Any, tmp_path: Path) -> None:
     torch.testing.assert_close(linear.eval()(IMAGES), built.model(IMAGES))
 
 
+def test_clip_says_words_for_the_classes_of_imagenet() -> None:
+    pytest.importorskip("open_clip")
+    from open_clip.zero_shot_metadata import IMAGENET_CLASSNAMES
+
+    from classgap.data.synsets import class_words, imagenet_ids
+    from classgap.models.clip import spoken
+
+    assert spoken(["n01440764", "n02012849"]) == ["tench", "crane bird"]
+    assert spoken(["crane (n02012849)", "crane (n03126707)"]) == ["crane bird", "construction crane"]
+    assert spoken(["kite", "traffic_light"]) == ["kite", "traffic light"]  # a few words are the user's own
+    for names in (imagenet_ids(), class_words(imagenet_ids())[0]):
+        assert spoken(names[::-1]) == list(IMAGENET_CLASSNAMES)[::-1]
+    with pytest.raises(InputError, match=r"class n99999999 is a WordNet id.*or set model\.zero_shot=none"):
+        spoken(["tench", "n99999999"])
+
+
 def test_clip_image_tower_alone(clip: Any, tmp_path: Path) -> None:
     state = {k: v for k, v in clip.state_dict().items() if k.startswith("visual.")}
     save_file(state, tmp_path / "visual.safetensors")

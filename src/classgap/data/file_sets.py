@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from classgap.checks import InputError
 from classgap.data.listing import Listing, read_listing, require_files
+from classgap.data.synsets import class_words
 from classgap.data.tables import read_rows
 
 Part = tuple[str, list[str], list[int]]
@@ -96,7 +98,11 @@ def fgvc_aircraft(root: Path) -> Listing:
 
 def imagenet(root: Path) -> Listing:
     """ImageNet-1k: ``imagenet/train/WNID/…`` and ``imagenet/val/WNID/…``; the validation images are the test set."""
-    return read_listing(root / "imagenet")
+    listing = read_listing(root / "imagenet")
+    ids = listing.class_names
+    words, notes = class_words(ids, root / "imagenet")
+    of = dict(zip(ids, words, strict=True))
+    return dataclasses.replace(listing, labels=[of[label] for label in listing.labels], order=words, notes=notes)
 
 
 # --- sets that come with list files -----------------------------------------------------------------------------------
@@ -147,8 +153,10 @@ def imagenet_lt(root: Path) -> Listing:
         flat = "/".join(word for word in folder.split("/") if word != folders.get(label)) + f"/{file}"
         return [name, flat, f"{folder}/{folders.get(label)}/{file}"]
 
-    classes = [folders.get(k, str(k)) for k in range(1 + max(map(max, (labels for _, _, labels in parts))))]
-    return _listing(root / "imagenet", [_as_on_disk(root / "imagenet", part, layouts) for part in parts], classes)
+    ids = [folders.get(k, str(k)) for k in range(1 + max(map(max, (labels for _, _, labels in parts))))]
+    words, notes = class_words(ids, root / "imagenet")
+    listing = _listing(root / "imagenet", [_as_on_disk(root / "imagenet", part, layouts) for part in parts], words)
+    return dataclasses.replace(listing, notes=notes)
 
 
 def places_lt(root: Path) -> Listing:

@@ -20,6 +20,7 @@ from classgap.data.own import open_listing
 from classgap.data.python_sets import DatasetItems, as_tensor, dataset_labels
 from classgap.data.samples import Split, resized
 from classgap.data.sources import load_source, own_listing
+from classgap.data.synsets import class_words, is_synset
 from classgap.data.texts import Encode, Texts
 
 Part = Literal["train", "val", "test", "all"]
@@ -140,6 +141,10 @@ def _codes(y: Array, names: Sequence[str] | None, known: tuple[str, ...], rows: 
     numbered = names is None or tuple(names) == tuple(str(k) for k in range(len(names)))
     if names is None or (numbered and not set(names) <= set(known)):
         return class_indices("labels", y, len(known), rows=rows)
+    if any(
+        is_synset(name) for name in names if name not in known
+    ):  # a folder of WordNet ids, a network that knows words
+        names = class_words(names)[0]
     unknown = [name for name in names if name not in known]
     if unknown:
         shown = ", ".join(unknown[:_SHOWN]) + (", …" if len(unknown) > _SHOWN else "")

@@ -33,6 +33,7 @@ class Listing:
         kind: Whether the samples are images or texts.
         order: Classes in the order of their published numbers, where there is one.
         pictures: Images of a Hugging Face data set, in the order of the names.
+        notes: What the user should know.
     """
 
     root: str
@@ -42,6 +43,7 @@ class Listing:
     kind: Literal["image", "text"] = "image"
     order: tuple[str, ...] = ()
     pictures: Any = None
+    notes: tuple[str, ...] = ()
 
     @property
     def class_names(self) -> tuple[str, ...]:

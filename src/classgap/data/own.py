@@ -36,7 +36,7 @@ def listed_source(
     items, kept = open_listing(listing, options, encode)
     if isinstance(items, ImageFiles):
         items = with_size(items, options.size, options.resize)
-    notes = _left_out(listing, kept)
+    notes = (*listing.notes, *_left_out(listing, kept))
     listing = _only(listing, kept)
     parts = np.array(divide(listing, options.test_fraction))
     class_names = listing.class_names

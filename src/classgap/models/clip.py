@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from classgap.checks import InputError
+from classgap.data.synsets import class_words, imagenet_ids, is_synset
 from classgap.heads import CosineHead
 from classgap.models.built import Built, Pixels, Shape, image_shape, published, quiet, unknown
 from classgap.models.weights import State, is_torchscript, read_weights, require_match, weights_file
@@ -98,7 +99,8 @@ def clip_model(
     if wanted and not texts:
         notes = (f"{file} has no text tower: the head starts at random",)
     elif wanted:
-        rows = text_rows(clip, open_clip.get_tokenizer(name), class_names or (), _templates(open_clip, zero_shot))
+        names = spoken(class_names or ())
+        rows = text_rows(clip, open_clip.get_tokenizer(name), names, _templates(open_clip, zero_shot))
         model.start = rows, float(clip.logit_scale.detach().exp())
     return Built(model, model.start is None, notes)
 
@@ -109,10 +111,32 @@ def text_rows(clip: Any, tokenizer: Any, class_names: Sequence[str], templates: 
     clip.eval()
     rows = []
     for name in class_names:
-        plain = name.replace("_", " ")
-        found = clip.encode_text(tokenizer([template(plain) for template in templates]), normalize=True)
+        found = clip.encode_text(tokenizer([template(name) for template in templates]), normalize=True)
         rows.append(F.normalize(found.mean(0), dim=0))
     return torch.stack(rows).float()
+
+
+def spoken(class_names: Sequence[str]) -> list[str]:
+    """The class names for sentences: those of ImageNet-1k as CLIP's authors write them, others as they are.
+
+    Words of a few classes are taken as they are, since a kite need not be ImageNet's bird; a WordNet id has one meaning only.
+    """
+    from open_clip.zero_shot_metadata import IMAGENET_CLASSNAMES
+
+    ids = imagenet_ids()
+    words, _ = class_words(ids)
+    numbers = {name: number for number, name in enumerate(ids)}
+    if ids and set(class_names) == set(words):
+        numbers |= {name: number for number, name in enumerate(words)}
+    else:  # crane (n02012849)
+        numbers |= {name: number for number, name in enumerate(words) if name.endswith(f"({ids[number]})")}
+    coded = [name for name in class_names if is_synset(name) and name not in numbers]
+    if coded:
+        raise InputError(
+            f"class {coded[0]} is a WordNet id, for which CLIP needs words: name the classes by words, or set "
+            "model.zero_shot=none to start the head at random"
+        )
+    return [IMAGENET_CLASSNAMES[numbers[name]] if name in numbers else name.replace("_", " ") for name in class_names]
 
 
 def _templates(open_clip: Any, zero_shot: str) -> Sequence[Any]:

@@ -21,13 +21,18 @@ LAST_WEIGHTS = "last.pt"
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a suite. Two jobs with one configuration are the same run, whatever suite, task or variant asks for it."""
+    """One run of a suite. Two jobs with one configuration are the same run, whatever suite, task or variant asks for it.
+
+    Attributes:
+        measures: What is measured after training beside accuracies, see :mod:`classgap.suites.measures`.
+    """
 
     suite: str
     task: str
     variant: str
     seed: int
     config: TrainConfig
+    measures: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

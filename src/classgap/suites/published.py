@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import fnmatch
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +14,7 @@ from classgap.checks import InputError
 from classgap.measure.statistics.groups import FREQUENCIES, THIRDS, by_frequency
 from classgap.measure.statistics.metrics import evaluate
 from classgap.suites.jobs import job_key
+from classgap.suites.measures import QUANTITIES
 from classgap.suites.render import Table
 from classgap.suites.select import RULES, EpochRule
 from classgap.suites.suite import Published, Suite, Task, Variant
@@ -37,51 +40,106 @@ def published_tables(
         only: Patterns of ``TASK/VARIANT``.
     """
     tables = []
-    wanted = {(task.name, variant.name): variant for task, variant in suite.pairs(only)}
+    variants = {(task.name, variant.name): variant for task, variant in suite.pairs(only)}
     for task in suite.tasks:
-        printed = (row for row in suite.published if row.task == task.name)
-        if rows := [(row, wanted[task.name, row.variant]) for row in printed if (task.name, row.variant) in wanted]:
-            tables.append(_table(task, rows, results, rule, suite.seeds if seeds is None else seeds))
+        rows = []
+        for row in suite.published:
+            variant = variants.get((task.name, row.variant))
+            if row.task == task.name and (variant is not None or (row.absent and fits(row, only))):
+                rows.append(_Line(row, *_runs(task, variant, results, suite.seeds if seeds is None else seeds)))
+        if accuracies := [line for line in rows if line.row.accuracy]:
+            tables.append(_accuracies(task, accuracies, rule))
+        if measures := [line for line in rows if line.row.measures]:
+            tables.append(_measures(task, measures))
     return tables
 
 
-def _table(
-    task: Task,
-    rows: Sequence[tuple[Published, Variant]],
-    results: Mapping[str, Result],
-    rule: EpochRule,
-    seeds: Sequence[int],
-) -> Table:
-    metrics = tuple(dict.fromkeys(metric for row, _ in rows for metric in row.accuracy))
-    tenths = all(round(value, 1) == value for row, _ in rows for value in row.accuracy.values())
-    decimals = 1 if tenths else 2  # as many as are published
-    lines = []
-    for row, variant in rows:
-        runs = [results.get(job_key(variant.config(task, seed))) for seed in seeds]
-        whole = [run for run in runs if run is not None and not run.diverged]
-        state = f"{len(whole)}" if whole else "diverged" if any(runs) else NOT_RUN
-        cells = (_cell(row, metric, whole, rule, decimals) for metric in metrics)
-        lines.append((row.variant, row.source, state, *cells))
-    notes = dict.fromkeys(f"{row.variant}, {row.source}: {row.note}." for row, _ in rows if row.note)
+def fits(row: Published, only: Sequence[str]) -> bool:
+    """Whether the row is one of those asked for."""
+    return not only or any(fnmatch.fnmatchcase(f"{row.task}/{row.variant}", pattern) for pattern in only)
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A published row, whether its runs are there, and those that did not diverge."""
+
+    row: Published
+    state: str
+    runs: Sequence[Result]
+
+
+def _runs(
+    task: Task, variant: Variant | None, results: Mapping[str, Result], seeds: Sequence[int]
+) -> tuple[str, Sequence[Result]]:
+    if variant is None:
+        return NOT_RUN, ()
+    runs = [results.get(job_key(variant.config(task, seed))) for seed in seeds]
+    whole = [run for run in runs if run is not None and not run.diverged]
+    return f"{len(whole)}" if whole else "diverged" if any(runs) else NOT_RUN, whole
+
+
+def _accuracies(task: Task, lines: Sequence[_Line], rule: EpochRule) -> Table:
+    metrics = tuple(dict.fromkeys(metric for line in lines for metric in line.row.accuracy))
+    decimals = max(1, _decimals(value for line in lines for value in line.row.accuracy.values()))
+
+    def cell(line: _Line, metric: str) -> str:
+        own = [100 * measured(run, metric, rule) for run in line.runs]
+        return _cell(line.row.accuracy.get(metric), own, decimals, line.row.std.get(metric))
+
     caption = (
         "Accuracy in %: published → measured here (difference in points); ± is the standard deviation over runs. A single "
         f"number is the published one of a variant that was {NOT_RUN}. Thirds by each run's own ranking, groups of classes by "
         f"their number of training samples. Epoch of the own runs: {rule.meaning}."
     )
+    return _table(f"{task.name}: published numbers", caption, lines, metrics, cell)
+
+
+def _measures(task: Task, lines: Sequence[_Line]) -> Table:
+    metrics = tuple(dict.fromkeys(metric for line in lines for metric in line.row.measures))
+
+    def cell(line: _Line, metric: str) -> str:
+        found = [run.measures.get(metric) for run in line.runs]
+        decimals = _decimals(other.row.measures[metric] for other in lines if metric in other.row.measures)
+        return _cell(line.row.measures.get(metric), [value for value in found if value is not None], decimals)
+
+    meanings = {name: QUANTITIES[name].meaning for name in dict.fromkeys(m.partition(", ")[0] for m in metrics)}
+    caption = (
+        f"{'; '.join(f'{name}: {meaning}' for name, meaning in meanings.items())}. Published → measured here on the test set "
+        "after the last epoch (difference); ± is the standard deviation over runs. A single number is the published one of a "
+        f"variant that was {NOT_RUN}, or was run before this was measured. Groups are means over classes."
+    )
+    return _table(f"{task.name}: published measures", caption, lines, metrics, cell)
+
+
+def _table(
+    title: str, caption: str, lines: Sequence[_Line], metrics: Sequence[str], cell: Callable[[_Line, str], str]
+) -> Table:
+    rows = tuple(
+        (line.row.variant, line.row.source, line.state, *(cell(line, metric) for metric in metrics)) for line in lines
+    )
+    notes = [
+        f"{row.variant}, {row.source}: {note}."
+        for row in (line.row for line in lines)
+        if (note := row.note or row.absent)
+    ]
     heads = ("variant", "published in", "runs", *(metric.removeprefix("class ") for metric in metrics))
-    return Table(f"{task.name}: published numbers", " ".join([caption, *notes]), heads, tuple(lines))
+    return Table(title, " ".join([caption, *dict.fromkeys(notes)]), heads, rows)
 
 
-def _cell(row: Published, metric: str, runs: Sequence[Result], rule: EpochRule, decimals: int) -> str:
-    if metric not in row.accuracy:
+def _decimals(values: Iterable[float]) -> int:
+    """As many as are published."""
+    return max(len(f"{value:.6g}".partition(".")[2]) for value in values)
+
+
+def _cell(known: float | None, own: Sequence[float], decimals: int, std: float | None = None) -> str:
+    if known is None:
         return "–"
-    known = row.accuracy[metric]
-    published = f"{known:.{decimals}f}" + (f" ± {row.std[metric]:.2f}" if metric in row.std else "")
-    if not runs:
+    published = f"{known:.{decimals}f}" + (f" ± {std:.2f}" if std is not None else "")
+    if not own:
         return published
-    own = 100 * np.array([measured(run, metric, rule) for run in runs])
-    spread = f" ± {own.std(ddof=1):.2f}" if len(own) > 1 else ""
-    return f"{published} → {own.mean():.{decimals}f}{spread} ({own.mean() - known:+.{decimals}f})"
+    spread = f" ± {np.std(own, ddof=1):.{max(2, decimals)}f}" if len(own) > 1 else ""
+    mean = float(np.mean(own))
+    return f"{published} → {mean:.{decimals}f}{spread} ({mean - known:+.{decimals}f})"
 
 
 def measured(result: Result, metric: str, rule: EpochRule = RULES["last"]) -> float:

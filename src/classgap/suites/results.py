@@ -8,7 +8,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,7 @@ class Result:
         curve: Columns over the epochs: training accuracy, validation accuracy and class spread by third.
         class_spread: Within-class standard deviation of the features, by class, in the last epoch.
         seconds: Of training, from the log.
+        measures: What its job asked for beside accuracies, on the test set after the last epoch.
         diverged: Why there are no candidates: the loss became infinite or nan.
     """
 
@@ -73,6 +74,7 @@ class Result:
     version: str
     diverged: str = ""
     class_spread: tuple[float | None, ...] = ()
+    measures: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

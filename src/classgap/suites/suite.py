@@ -14,6 +14,7 @@ from classgap.checks import LARGEST_SEED, InputError, did_you_mean, shown
 from classgap.measure.statistics.groups import FREQUENCIES, THIRDS
 from classgap.scripts import explained
 from classgap.suites.jobs import Job, complete
+from classgap.suites.measures import check_measure
 from classgap.training.config import DataConfig, MethodConfig, ModelConfig, OptimConfig, PartConfig, TrainConfig
 from classgap.training.recipes import load_file, load_recipe, quickened, recipe_file, recipe_names
 
@@ -78,6 +79,8 @@ class Published:
             classes with many, medium or few training samples, ``many-shot``, ``medium-shot`` or ``few-shot``; ``class NAME``.
         std: Standard deviation over runs in points, of the same.
         note: In which respect the printed number may not belong to this variant.
+        measures: What is printed beside accuracies, by the names of :mod:`classgap.suites.measures`; in its own unit.
+        absent: Why this cannot be run here, where the variant is not one of the suite.
     """
 
     task: str
@@ -86,6 +89,8 @@ class Published:
     accuracy: Mapping[str, float]
     std: Mapping[str, float] = field(default_factory=dict)
     note: str = ""
+    measures: Mapping[str, float] = field(default_factory=dict)
+    absent: str = ""
 
 
 @dataclass(frozen=True)
@@ -139,7 +144,12 @@ class Suite:
         known = {(task.name, variant.name) for task, variant in self.pairs()}
         for row in self.published:
             name = f"{row.task}/{row.variant}"
-            if (row.task, row.variant) not in known:
+            for measure in row.measures:
+                check_measure(measure)
+            if row.absent:
+                if row.task not in {task.name for task in self.tasks} or (row.task, row.variant) in known:
+                    raise InputError(f"published numbers of {name} are marked as absent, but the suite has this run")
+            elif (row.task, row.variant) not in known:
                 raise InputError(did_you_mean(name, map("/".join, known), what="run with published numbers"))
             for metric in (*row.accuracy, *row.std):
                 if metric not in PUBLISHED and not metric.startswith("class "):
@@ -177,8 +187,18 @@ class Suite:
         if not pairs:
             known = ", ".join(f"{task.name}/{variant.name}" for task, variant in self.pairs())
             raise InputError(f"--only {' '.join(only)} fits none of {known}; patterns are like 'mlp/*' or '*/mr2*'")
+        measures: dict[tuple[str, str], tuple[str, ...]] = {}
+        for row in self.published:
+            measures[row.task, row.variant] = (*measures.get((row.task, row.variant), ()), *row.measures)
         return [
-            Job(self.name, task.name, variant.name, seed, variant.config(task, seed))
+            Job(
+                self.name,
+                task.name,
+                variant.name,
+                seed,
+                variant.config(task, seed),
+                measures.get((task.name, variant.name), ()),
+            )
             for seed in (self.seeds if seeds is None else seeds)
             for task, variant in pairs
         ]

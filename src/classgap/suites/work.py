@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import classgap
 from classgap.data import Split
 from classgap.measure.statistics.groups import THIRDS
 from classgap.suites.jobs import LAST_WEIGHTS, Job, JobFolder
+from classgap.suites.measures import measure
 from classgap.suites.results import EpochResult, Result, pack
 from classgap.suites.select import VALIDATION_RULES
 from classgap.training.config import read_run
@@ -45,13 +48,17 @@ def run_job(job: Job, folder: JobFolder, watch: Watch | None = None) -> Result:
     keep_best(trainer, folder.path)  # a crash may have come between a checkpoint and this
     diverged = ""
     candidates: tuple[EpochResult, ...] = ()
+    measures: dict[str, float] = {}
     try:
         trainer.run()
         _save_weights(trainer, folder.path / LAST_WEIGHTS)
+        if job.measures:
+            measures = measure(trainer.predictions(trainer.data.test), job.measures)
         candidates = tuple(_candidates(trainer, folder.path))
     except DivergedError as error:
         diverged = str(error).partition(":")[0]
-    result = _result(job, trainer, candidates, diverged)
+    finite = {name: value if math.isfinite(value) else None for name, value in measures.items()}
+    result = dataclasses.replace(_result(job, trainer, candidates, diverged), measures=finite)
     finish(folder, result)
     trainer.release()
     trainer.checkpoint.unlink(missing_ok=True)  # several times the size of the weights, and of no use any more

@@ -11,6 +11,7 @@ ERM = Variant("cross_entropy")
 RERUN = Variant("cross_entropy, re-run", seed_shift=1000, note="the null: the same method with other seeds")
 LARGEST = {"cifar10": 5000, "cifar100": 500}  # images of the most frequent class
 Row = float | Sequence[float]
+NOT_PART = "not part of this package"
 
 
 def task(name: str, data: str, note: str, *settings: str) -> Task:
@@ -43,6 +44,14 @@ def printed(
     for variant, row in rows.items():
         spread = columns(std[variant]) if std and variant in std else {}
         yield Published(task, variant, source, columns(row), spread, note)
+
+
+def absent(
+    task: str, variant: str, source: str, row: Row, metrics: Sequence[str] = ("overall",), *, why: str = NOT_PART
+) -> Published:
+    """A printed row that cannot be run here."""
+    values = dict(zip(metrics, [row] if isinstance(row, float) else row, strict=True))
+    return Published(task, variant, source, values, absent=why)
 
 
 def printed_by_task(
