@@ -7,7 +7,7 @@ code uses functions that have the same name and meaning in both libraries. Featu
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 
 Array = Any
 """A NumPy array or a tensor; all arrays in one function are of the same kind."""
+_NUMPY_TYPES = {torch.float32: np.float32, torch.float64: np.float64}
 
 
 def on_host(tensor: Tensor) -> bool:
@@ -29,7 +30,8 @@ def is_mapped(tensor: Tensor) -> bool:
 
 def as_array(tensor: Tensor) -> Array:
     """A NumPy view of a tensor on the CPU, elsewhere the tensor; not differentiated."""
-    tensor = tensor.detach()
+    if tensor.requires_grad:
+        tensor = tensor.detach()
     if not on_host(tensor):
         return tensor
     return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()  # NumPy has no bfloat16
@@ -42,8 +44,11 @@ def arrays_like(tensor: Tensor, *arrays: Any) -> tuple[Array, ...]:
 
 def as_tensor(array: Array, like: Tensor) -> Tensor:
     """The array as a tensor of the type and on the device of ``like``."""
-    tensor: Tensor = array if isinstance(array, Tensor) else torch.from_numpy(np.asarray(array))
-    return tensor.to(like)
+    if not isinstance(array, Tensor):
+        array = torch.from_numpy(np.asarray(array, _NUMPY_TYPES.get(like.dtype)))
+        if like.is_cpu and array.dtype is like.dtype:
+            return cast("Tensor", array)
+    return cast("Tensor", array.to(like))
 
 
 def as_indices(*arrays: Array) -> list[Tensor]:
@@ -56,11 +61,16 @@ def library(array: Array) -> Any:
     return torch if isinstance(array, Tensor) else np
 
 
+def cells(column: Array) -> tuple[Array, Array]:
+    """The index of one entry in each row of a matrix: row 0 in ``column[0]``, row 1 in ``column[1]``, and so on."""
+    rows = torch.arange(len(column), device=column.device) if isinstance(column, Tensor) else np.arange(len(column))
+    return rows, column
+
+
 def largest(values: Array, member: Array, rows: int) -> Array:
     """The largest of 0 and the values of each row."""
     if isinstance(values, Tensor):
         return values.new_zeros(rows).scatter_reduce_(0, member, values, "amax")
     result = np.zeros(rows, values.dtype)
-    with np.errstate(invalid="ignore"):  # nan stays nan without a warning, as in torch
-        np.maximum.at(result, member, values)
+    np.fmax.at(result, member, values)  # gives no warning for nan, which stays in the values themselves
     return result

@@ -16,7 +16,8 @@ from torch import Tensor
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def _uncompiled(function: Function) -> Function:
+def uncompiled(function: Function) -> Function:
+    """A function that :func:`torch.compile` leaves as it is."""
     # torch.compiler.disable would load the compiler, which takes seconds.
     return cast("Function", torch._disable_dynamo(function))  # type: ignore[attr-defined]
 
@@ -37,7 +38,7 @@ def all_reduce_sum(*tensors: Tensor) -> tuple[Tensor, ...]:
     return _reduced(*tensors) if is_distributed() else tensors
 
 
-@_uncompiled
+@uncompiled
 def _reduced(*tensors: Tensor) -> tuple[Tensor, ...]:
     reduced = []
     for tensor in tensors:
@@ -52,7 +53,7 @@ def gather_rows(tensor: Tensor) -> Tensor:
     return _gathered(tensor) if is_distributed() else tensor
 
 
-@_uncompiled
+@uncompiled
 def _gathered(tensor: Tensor) -> Tensor:
     return torch.cat(_gather(tensor.detach(), _row_counts(tensor)))
 
@@ -62,7 +63,7 @@ def gather_with_gradient(tensor: Tensor) -> tuple[Tensor, int]:
     return _gathered_with_gradient(tensor) if is_distributed() else (tensor, 0)
 
 
-@_uncompiled
+@uncompiled
 def _gathered_with_gradient(tensor: Tensor) -> tuple[Tensor, int]:
     counts = _row_counts(tensor)
     gathered: Tensor = _GatherRows.apply(tensor, counts)

@@ -85,9 +85,11 @@ class ClassMoments(nn.Module):
 
         ``norms``, ``present`` and ``pairs`` of this batch save passes over it where the caller has them already.
         """
-        features = features.detach() if self.spread is None else features.detach().to(self.sums.dtype)
+        sums, features = self.sums, features.detach()
+        if self.spread is not None:
+            features = features.to(sums.dtype)
         norms = squared_norms(features, self.p) if norms is None else norms.detach()
-        state = [self.sums, self.pooled]
+        state = [sums, self.pooled]
         if torch.compiler.is_compiling():
             torch.ops.classgap.update_moments(state, features, target, norms, self.decay, self.spread)
             return
@@ -97,9 +99,13 @@ class ClassMoments(nn.Module):
     @property
     def second(self) -> Tensor:
         r""":math:`(K,)` running :math:`a_k = E\|\phi\|_p^2`; nan for a class not seen yet."""
+        return as_tensor(self.second_array(), self.sums)
+
+    def second_array(self) -> Array:
+        """The values of :attr:`second`."""
         sums = as_array(self.sums)
         count = sums[:, _COUNT]
-        return as_tensor(sums[:, _NORM] / library(count).where(count > 0, count, torch.nan), self.sums)
+        return sums[:, _NORM] / library(count).where(count > 0, count, torch.nan)
 
     @property
     def class_spread(self) -> Tensor:
@@ -115,10 +121,14 @@ class ClassMoments(nn.Module):
     @property
     def sbar(self) -> Tensor:
         r""":math:`\bar s`, the mean of :math:`\|s_k\|^2` over classes with an estimate; 0 before there is one."""
+        return as_tensor(self.sbar_array(), self.pooled)
+
+    def sbar_array(self) -> Array:
+        """The value of :attr:`sbar`."""
         if self.spread not in (None, "pooled"):
-            return self.class_spread.nanmean().nan_to_num_(nan=0.0)
+            return as_array(self.class_spread.nanmean().nan_to_num_(nan=0.0))
         scatter, freedom = as_array(self.pooled)
-        return as_tensor(scatter / (freedom + (freedom == 0)), self.pooled)
+        return scatter / (freedom + (freedom == 0))
 
     def _check_width(self, width: int) -> None:
         if self._width is None:
@@ -160,7 +170,8 @@ def update_moments(
     sums, pooled = (as_array(part) for part in state)
     total = library(sums).bincount(present.slot, as_array(norms), len(present.classes))
     scatter = None if spread is None else _scatter(features, present, pairs)
-    if not float(total.sum() if scatter is None else total.sum() + scatter.sum()) < _LARGEST:
+    scattered = 0.0 if scatter is None else scatter.sum()
+    if not float(total.sum() + scattered) < _LARGEST:
         return  # one batch with an overflow, or with nan, must not remain in the statistics
     if spread == "ema":
         touched = _moving_averages(sums[present.classes], total / present.size, scatter / present.size, decay)
@@ -173,8 +184,8 @@ def update_moments(
         touched[:, _FREEDOM] += present.size - 1
     if scatter is not None:
         pooled *= decay
-        pooled[0] += scatter.sum()
-        pooled[1] += (present.size - 1).sum()
+        pooled[0] += scattered
+        pooled[1] += len(present.slot) - len(present.size)  # each class has one degree of freedom less than samples
     sums[present.classes] = touched
     if state[0].dtype is torch.bfloat16:  # NumPy has no view of it, only a copy
         state[0].copy_(as_tensor(sums, state[0]))

@@ -109,14 +109,13 @@ def _sort(target: Tensor) -> tuple[Array, ...]:
 
     Labels are sorted on the host: how many classes and pairs there are has to be known there in any case.
     """
-    labels = target.detach().cpu().numpy()
+    labels = target.cpu().numpy()
     order = labels.argsort(kind="stable")
     labels = labels[order]
     new = np.ones(len(labels), bool)
     np.not_equal(labels[1:], labels[:-1], out=new[1:])
     begin, slot = new.nonzero()[0], np.empty_like(order)
-    sorted_slot = new.cumsum() - 1
-    slot[order] = sorted_slot
+    slot[order] = sorted_slot = new.cumsum() - 1
     position = np.arange(len(order))
     return labels[begin], np.bincount(sorted_slot), slot, order, position, position - begin[sorted_slot]
 
@@ -133,10 +132,13 @@ def _distances(features: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor,
 def add_along_pairs(
     features: Tensor, first: Array, second: Array, weight: Array, difference: Tensor | None = None
 ) -> Tensor:
-    r"""Gradient of :math:`\frac12\sum_p w_p\|\phi_{i_p}-\phi_{j_p}\|^2`: each pair moves its two rows apart by ``weight``."""
+    r"""Gradient of :math:`\frac12\sum_p w_p\|\phi_{i_p}-\phi_{j_p}\|^2`: each pair moves its two rows apart by ``weight``.
+
+    ``difference``, where the caller has it, is overwritten.
+    """
     result = torch.zeros_like(features)
     for i, j, w in _chunks(features, *as_indices(first, second), as_tensor(weight, features)):
-        apart = (_differences(features, i, j) if difference is None else difference) * w[:, None]
+        apart = (_differences(features, i, j) if difference is None else difference).mul_(w[:, None])
         result.index_add_(0, i, apart).index_add_(0, j, apart, alpha=-1)
     return result
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from classgap.batchstats import is_distributed
 from classgap.checks import InputError, number, one_of
-from classgap.losses.batch import LossBatch, at_least_float32
+from classgap.losses.batch import LossBatch
 from classgap.losses.options import IGNORED, Reduction, check_weight, in_all_rows, kept_rows, smoothed_target
 from classgap.losses.recomputation import is_repeated_forward
 from classgap.losses.tensor_checks import (
@@ -201,11 +201,7 @@ class ClassLoss(nn.Module):
             self.check(batch)
         # Exponentials, distances and statistics are float32 whatever autocast says.
         with _float32_only(batch.logits):
-            batch = dataclasses.replace(
-                batch,
-                logits=at_least_float32(batch.logits),
-                features=None if batch.features is None else at_least_float32(batch.features),
-            )
+            batch = batch.at_least_float32()
             if ignored:  # as if there had been no call
                 return self._nothing(ClassLoss.compute_empty(self, batch), batch, keep)
             if self.updating:
@@ -306,13 +302,12 @@ class ClassLoss(nn.Module):
 
     def check(self, batch: LossBatch) -> None:
         """Refuse a batch that this loss cannot be computed from, before any state is written."""
-        logits, features = batch.logits, batch.features
-        given = {"features": features, "index": batch.index, "epoch": batch.epoch}
-        for need, value in given.items():
-            if need in self.needs and value is None:
+        logits, features, needs = batch.logits, batch.features, self.needs
+        for need, value in (("features", features), ("index", batch.index), ("epoch", batch.epoch)):
+            if value is None and need in needs:
                 raise InputError(f"{self.name} needs {need}: call criterion(logits, target, {need}=…)")
         samples = logits.shape[0]
-        if "experts" in self.needs:
+        if "experts" in needs:
             check_experts(logits, features, self.experts, self.name)
             logits, features = logits.flatten(0, 1), None if features is None else features.flatten(0, 1)
         check_logits(logits, self.num_classes)
@@ -324,7 +319,7 @@ class ClassLoss(nn.Module):
         if features is not None:
             check_features(features, logits.shape[0])
             self.check_values(features)
-        if "cosine_head" in self.needs:
+        if "cosine_head" in needs:
             check_cosines(logits, self.name)
 
     def _check_options(self, *, weighted: bool) -> None:
@@ -348,7 +343,7 @@ class ClassLoss(nn.Module):
 
     def check_values(self, features: Tensor) -> None:
         """Refuse features that are not finite, before any state is written."""
-        check_finite(features, features)
+        check_finite(features)
 
     def extra_repr(self) -> str:
         return f"num_classes={self.num_classes}"

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+_PRECISE = (torch.float32, torch.float64)
+
 
 @dataclass(frozen=True, eq=False)
 class LossBatch:
@@ -54,6 +56,12 @@ class LossBatch:
             index=None if self.index is None else self.index[which],
         )
 
+    def at_least_float32(self) -> LossBatch:
+        """The batch with logits and features in float32, unless they have that precision or more."""
+        given = {"logits": self.logits, "features": self.features}
+        low = {name: value.float() for name, value in given.items() if value is not None and value.dtype not in _PRECISE}
+        return dataclasses.replace(self, **low) if low else self
+
     def expert(self, number: int) -> LossBatch:
         """What one of several experts made of the samples."""
         features = None if self.features is None else self.features[:, number]
@@ -63,8 +71,3 @@ class LossBatch:
         """Every sample once for each label it may have, with hard labels, and the probability of each."""
         rows, labels = self.target.nonzero(as_tuple=True)
         return dataclasses.replace(self.rows(rows), target=labels), self.target[rows, labels]
-
-
-def at_least_float32(tensor: Tensor) -> Tensor:
-    """The tensor in float32, unless it has that precision or more."""
-    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from classgap.batchstats import BatchClasses, ClassMoments, batch_classes, is_distributed, squared_norms
-from classgap.batchstats.backend import as_array
+from classgap.batchstats.backend import as_array, as_tensor
 from classgap.batchstats.collectives import all_reduce_sum
 from classgap.checks import number, one_of
 from classgap.losses.base import ClassLoss
@@ -21,6 +21,7 @@ from classgap.losses.mr2 import Margins, gamma_margin_cross_entropy, margins_fro
 from classgap.losses.options import LossOptions
 from classgap.losses.scaled_cross_entropy import scaled_cross_entropy
 from classgap.losses.tensor_checks import check_finite
+from classgap.losses.terms import Term, weighted_sum
 from classgap.registry import Choice, Float, method
 
 _LABELS_PER_CLASS = 50  # labels seen per class, on average, before their balance is judged
@@ -160,12 +161,15 @@ class CompactLogitsLoss(ClassLoss):
     def _in_one_step(self, logits: Tensor, target: Tensor, present: BatchClasses, offset: Tensor | None) -> Tensor:
         """Both terms with one gradient instead of two, for class indices on one device; the same value."""
         scatter = BatchScatter.of(logits, present, self.class_weight, self.column_weight)
-        fit = self._fit(logits, target, offset)
-        divisor = self.gamma.index_select(0, target)
-        loss = scaled_cross_entropy(logits, target, divisor, offset, pull=(scatter, self.lam * fit))
-        pull = scatter.value * fit
-        self.last = {"logit": torch.sub(loss.detach(), pull, alpha=self.lam), "pull": pull}
-        return loss
+        weight = self.lam * self._fit(logits, target, offset)
+        logit = scaled_cross_entropy(logits, target, as_array(self.gamma)[as_array(target)], offset)
+        value = as_tensor(logit.value, logits)
+        self.last = {"logit": value, "pull": scatter.value * (weight / self.lam)}
+
+        def gradient(factor: float) -> Tensor:
+            return scatter.add_gradient(logit.gradient(factor), factor * weight)
+
+        return weighted_sum((1.0, Term(torch.add(value, scatter.value, alpha=weight), logits, gradient)))
 
     def _fit(self, logits: Tensor, label: Tensor, offset: Tensor | None, across_ranks: bool = False) -> Tensor | float:
         """The batch accuracy, as training sees it, to the power ``fit_power``."""

@@ -11,12 +11,14 @@ from typing import Literal, Unpack, get_args
 import torch
 from torch import Tensor
 
+from classgap.batchstats.backend import as_tensor
 from classgap.checks import InputError, number, one_of
 from classgap.losses.batch import LossBatch
 from classgap.losses.logit_adjusted import LogitAdjustedLoss
-from classgap.losses.options import LossOptions, reduce
-from classgap.losses.pair_pull import PAIR_MODES, PairMode, within_class_pull
+from classgap.losses.options import LossOptions
+from classgap.losses.pair_pull import PAIR_MODES, PairMode, weighted_pull
 from classgap.losses.partners import FeatureQueue, collect_partners
+from classgap.losses.terms import weighted_sum
 from classgap.registry import Choice, Float, method
 
 Alpha = Literal["prior", "sqrt_prior", "sqrt_count", "count"]
@@ -124,10 +126,9 @@ class ELMLoss(LogitAdjustedLoss):
             queue=self.queue,
             store=self.updating,
         )
-        pull = reduce(
-            within_class_pull(rows, labels, self.slack[labels], pair=self.pair, anchors=anchors, index=index), "mean"
-        )
-        self.last["pull"] = pull.detach()
-        return logit + self.lam * pull
+        share = 1 / max(1, len(batch))
+        pull = weighted_pull(rows, labels, self.slack[labels], share, pair=self.pair, anchors=anchors, index=index)
+        self.last["pull"] = as_tensor(pull.value, batch.features)
+        return logit + weighted_sum((self.lam, pull))
 
     compute_empty = compute  # a rank without samples still takes part in the collectives

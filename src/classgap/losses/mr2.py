@@ -9,18 +9,20 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from classgap.batchstats import SPREADS, ClassMoments, ClassPairs, Spread, class_pairs, squared_norms
-from classgap.batchstats.backend import as_array, as_tensor, is_mapped, library
+from classgap.batchstats.backend import Array, as_array, as_tensor, is_mapped, library
 from classgap.checks import number, one_of
 from classgap.losses.base import ClassLoss
 from classgap.losses.batch import LossBatch
 from classgap.losses.options import LossOptions, Reduction, reduce
-from classgap.losses.pair_pull import within_class_pull
+from classgap.losses.pair_pull import weighted_pull
 from classgap.losses.partners import collect_partners
 from classgap.losses.scaled_cross_entropy import scaled_cross_entropy
 from classgap.losses.tensor_checks import check_finite
+from classgap.losses.terms import Term, weighted_sum
 from classgap.registry import Choice, Float, method
 
 if TYPE_CHECKING:
@@ -46,12 +48,15 @@ def margins_from_moments(second: Tensor, c_bar: float | Tensor) -> Tensor:
     """
     if isinstance(c_bar, Tensor):  # one of several, under vmap
         return c_bar * margins_from_moments(second, 1.0)
-    moments = as_array(second)
-    xp = library(moments)
-    seen = moments == moments
-    weight = xp.where(moments > 1e-12, moments, 1e-12) ** (1 / 3) * seen  # the lower limit: features may all be 0
+    return as_tensor(_margins(as_array(second), c_bar), second)
+
+
+def _margins(second: Array, c_bar: float) -> Array:
+    xp = library(second)
+    seen = second == second
+    weight = xp.where(second > 1e-12, second, 1e-12) ** (1 / 3) * seen  # the lower limit: features may all be 0
     scale = c_bar * seen.sum() / (weight.sum() + 1e-30)  # 1e-30: no class may have been seen
-    return as_tensor(xp.where(seen, weight * scale, c_bar), second)
+    return xp.where(seen, weight * scale, c_bar)
 
 
 def gamma_margin_cross_entropy(
@@ -73,13 +78,25 @@ def gamma_margin_cross_entropy(
         >>> gamma_margin_cross_entropy(torch.tensor([[4.0, 0.0]]), torch.tensor([0]), torch.tensor([2.0, 1.0]))
         tensor(0.1269)
     """
+    if reduction == "mean" and not is_mapped(logits):
+        return weighted_sum((1.0, logit_term(logits, target, as_array(gamma), offset)))
     if target.dim() == 1:
-        return scaled_cross_entropy(logits, target, gamma.index_select(0, target), offset, reduction)
-    # A soft target is an expectation over labels, each scored with its own margin; the cost follows the non-zero entries.
+        scaled = logits * gamma.detach().to(logits.dtype).index_select(0, target).reciprocal()[:, None]
+        return reduce(F.cross_entropy(scaled if offset is None else scaled + offset, target, reduction="none"), reduction)
     rows, labels = target.nonzero(as_tuple=True)
     losses = gamma_margin_cross_entropy(logits[rows], labels, gamma, offset=offset, reduction="none")
     expected = logits.new_zeros(logits.shape[0]).index_add(0, rows, losses * target[rows, labels].to(losses.dtype))
     return reduce(expected, reduction)
+
+
+def logit_term(logits: Tensor, target: Tensor, gamma: Array, offset: Tensor | None = None) -> Term:
+    """:func:`gamma_margin_cross_entropy` as a term of a loss."""
+    if target.dim() == 1:
+        return scaled_cross_entropy(logits, target, gamma[as_array(target)], offset)
+    # A soft target is an expectation over labels, each scored with its own margin; the cost follows the non-zero entries.
+    rows, labels = target.nonzero(as_tuple=True)
+    weight = as_array(target[rows, labels].to(logits.dtype)) / max(1, len(logits))
+    return scaled_cross_entropy(logits[rows], labels, gamma[as_array(labels)], offset, weight)
 
 
 def representation_margin(
@@ -110,11 +127,24 @@ def representation_margin(
         >>> representation_margin(torch.tensor([[0.0], [2.0], [9.0]]), torch.tensor([0, 0, 1]), torch.tensor(2.0))
         tensor(0.4621)
     """
+    options: dict[str, Any] = {"anchors": anchors, "index": index, "pairs": pairs}
+    return weighted_sum((1.0, representation_term(features, target, sbar, temperature, **options)))
+
+
+def representation_term(
+    features: Tensor,
+    target: Tensor,
+    sbar: Tensor | Array,
+    temperature: float,
+    anchors: tuple[int, int] | None,
+    index: Tensor | None,
+    pairs: ClassPairs | None,
+) -> Term:
+    """:func:`representation_margin` as a term of a loss."""
     start, stop = anchors or (0, features.shape[0])
-    weight = features.new_full((stop - start,), temperature / max(1, stop - start))
-    options: dict[str, Any] = {"weight": weight, "anchors": anchors, "index": index, "pairs": pairs}
-    options |= {"scale": 1 / temperature, "centred": 1 - 1 / temperature}
-    return within_class_pull(features, target, sbar * (2 / temperature), **options)
+    options: dict[str, Any] = {"scale": 1 / temperature, "centred": 1 - 1 / temperature}
+    options |= {"anchors": anchors, "index": index, "pairs": pairs}
+    return weighted_pull(features, target, sbar * (2 / temperature), temperature / max(1, stop - start), **options)
 
 
 @method(
@@ -221,11 +251,8 @@ class MR2Loss(ClassLoss):
     def gamma(self) -> Tensor:
         r""":math:`(K,)` current logit margins, mean :math:`\bar c`."""
         second = self.moments.second
-        return (
-            torch.full_like(second, self.c_bar)
-            if self.margins == "uniform"
-            else margins_from_moments(second, self.c_bar)
-        )
+        uniform = self.margins == "uniform"
+        return torch.full_like(second, self.c_bar) if uniform else margins_from_moments(second, self.c_bar)
 
     @property
     def sbar(self) -> Tensor:
@@ -233,35 +260,42 @@ class MR2Loss(ClassLoss):
         return self.moments.sbar
 
     def compute(self, batch: LossBatch) -> Tensor:
-        logits, features, label = batch.logits, batch.features, batch.labels
+        logits, target, features, label = batch.logits, batch.target, batch.features, batch.labels
         assert features is not None  # declared in needs
-        norms, pairs = squared_norms(features.detach(), self.moments.p), None
+        moments, lam, pairs, mapped = self.moments, self.lam, None, is_mapped(logits)
+        values = features.detach()
+        norms = squared_norms(values, moments.p)
         check_finite(features, norms)
-        # Many heads at once on frozen features: the representation margin is the same constant for all of them.
-        lam = 0.0 if is_mapped(logits) and not features.requires_grad else self.lam
+        if mapped and not features.requires_grad:
+            lam = 0.0  # many heads on frozen features: the representation margin is the same constant for all of them
         if lam and not torch.compiler.is_compiling():
-            pairs = class_pairs(features.detach(), label)  # one set of distances serves the statistics and the pull
+            pairs = class_pairs(values, label)  # one set of distances serves the statistics and the pull
         if self.updating:
-            self.moments.update(features, label, norms=norms, pairs=pairs)
-        offset = None if self.log_prior is None else self.tau * self.log_prior.to(logits.dtype)
-        logit = gamma_margin_cross_entropy(logits, batch.target, self.gamma, offset=offset)
-        rep = self._representation_margin(features, label, batch.index, pairs) if lam else torch.zeros_like(logit)
-        self.last = {"logit": logit.detach(), "rep": rep.detach()}
-        return torch.add(logit, rep, alpha=lam)
+            moments.update(values, label, norms=norms, pairs=pairs)
+        rep = self._representation_margin(features, label, batch.index, pairs) if lam else None
+        if mapped:
+            loss = gamma_margin_cross_entropy(logits, target, self.gamma, offset=self._offset(logits))
+            return loss if rep is None else loss + weighted_sum((lam, rep))
+        logit = logit_term(logits, target, self._gamma(), self._offset(logits))
+        self.last = {"logit": as_tensor(logit.value, logits), "rep": as_tensor(rep.value if rep else 0.0, logits)}
+        return weighted_sum((1.0, logit), (lam, rep)) if rep else weighted_sum((1.0, logit))
+
+    def _gamma(self) -> Array:
+        second = self.moments.second_array()
+        uniform = self.margins == "uniform"
+        return library(second).full_like(second, self.c_bar) if uniform else _margins(second, self.c_bar)
+
+    def _offset(self, logits: Tensor) -> Tensor | None:
+        prior = self.log_prior
+        return None if prior is None else self.tau * prior.to(logits.dtype)
 
     def _representation_margin(
         self, features: Tensor, label: Tensor, index: Tensor | None, pairs: ClassPairs | None
-    ) -> Tensor:
+    ) -> Term:
         rows, labels, index, anchors, batch = collect_partners(features, label, index, gather=self.across_ranks)
-        return representation_margin(
-            rows,
-            labels,
-            self.sbar,
-            temperature=WIDE * features.shape[1] if self.temperature is None else self.temperature,
-            anchors=anchors,
-            index=index,
-            pairs=pairs if batch == len(label) else None,  # other processes add partners
-        )
+        temperature = WIDE * features.shape[1] if self.temperature is None else self.temperature
+        known = pairs if batch == label.shape[0] else None  # other processes add partners
+        return representation_term(rows, labels, self.moments.sbar_array(), temperature, anchors, index, known)
 
     def check_values(self, features: Tensor) -> None:
         """Left to :meth:`compute`, which takes the norms of the features in any case."""

@@ -11,14 +11,16 @@ import torch
 from torch import Tensor
 
 from classgap.batchstats import class_sums, gather_rows, squared_norms
+from classgap.batchstats.backend import as_array, as_tensor
 from classgap.checks import number, one_of
 from classgap.losses.base import ClassLoss
 from classgap.losses.batch import LossBatch
-from classgap.losses.mr2 import WIDE, gamma_margin_cross_entropy
+from classgap.losses.mr2 import WIDE, logit_term
 from classgap.losses.options import LossOptions
-from classgap.losses.pair_pull import within_class_pull
+from classgap.losses.pair_pull import weighted_pull
 from classgap.losses.partners import collect_partners
 from classgap.losses.state import read_state, write_state
+from classgap.losses.terms import Term, weighted_sum
 from classgap.registry import Choice, Float, method
 
 ReleasedFile = Literal["cifar", "imagenet"]
@@ -117,10 +119,10 @@ class ReleasedMR2Loss(ClassLoss):
         assert features is not None  # declared in needs
         if self.updating:
             self._update(gather_rows(features.detach()), gather_rows(label))
-        logit = gamma_margin_cross_entropy(batch.logits, batch.target, self.gamma)
+        logit = logit_term(batch.logits, batch.target, as_array(self.gamma))
         rep = self._representation_term(features, label)
-        self.last = {"logit": logit.detach(), "rep": rep.detach()}
-        return logit + self.lam * rep
+        self.last = {"logit": as_tensor(logit.value, batch.logits), "rep": as_tensor(rep.value, features)}
+        return weighted_sum((1.0, logit), (self.lam, rep))
 
     compute_empty = compute  # a process without samples still takes part in the collectives
 
@@ -138,7 +140,7 @@ class ReleasedMR2Loss(ClassLoss):
             averaged = self.decay * state + (1 - self.decay) * value
             write_state(state, torch.where(counts > 0, torch.where(fresh, value, averaged), state))
 
-    def _representation_term(self, features: Tensor, label: Tensor) -> Tensor:
+    def _representation_term(self, features: Tensor, label: Tensor) -> Term:
         rows, labels, _, anchors, _ = collect_partners(features, label, None, gather=self.across_ranks)
         temperature = WIDE * features.shape[1]
         # Σ_k (mean over class k) / K, as a mean over the samples of each process in which each one counts N / (K·b_k).
@@ -146,7 +148,7 @@ class ReleasedMR2Loss(ClassLoss):
         size = torch.bincount(labels, minlength=self.num_classes)[own].to(features.dtype)
         weight = temperature / _DIVISOR * len(labels) / (self.num_classes * max(1, len(own))) / size
         slack = self.sbar * (2 / temperature)
-        return within_class_pull(rows, labels, slack, scale=1 / temperature, weight=weight, anchors=anchors)
+        return weighted_pull(rows, labels, slack, weight, scale=1 / temperature, anchors=anchors)
 
     def extra_repr(self) -> str:
         return f"num_classes={self.num_classes}, c_bar={self.c_bar:g}, lam={self.lam:g}, file={self.file!r}"

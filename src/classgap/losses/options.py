@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from classgap.batchstats.backend import as_array
 from classgap.checks import InputError, shown
 from classgap.losses.batch import LossBatch
 
@@ -66,11 +67,11 @@ def kept_rows(batch: LossBatch, ignore_index: int | None, views: int) -> Tensor 
     rows must not depend on the data.
     """
     target = batch.target
-    if ignore_index is None or target.dim() != 1 or len(target) != len(batch) or torch.compiler.is_compiling():
+    if ignore_index is None or target.dim() != 1 or target.shape[0] != len(batch) or torch.compiler.is_compiling():
+        return None
+    if not (as_array(target) == ignore_index).any():
         return None
     ignored = target == ignore_index
-    if not bool(ignored.any()):
-        return None
     if views > 1 and len(ignored) % views == 0:
         ignored = ignored.view(views, -1).any(0).repeat(views)
     return ~ignored

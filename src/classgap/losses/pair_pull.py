@@ -14,6 +14,8 @@ from torch.autograd.function import once_differentiable
 
 from classgap.batchstats import ClassPairs, add_along_pairs, class_pairs
 from classgap.batchstats.backend import Array, as_array, as_tensor, largest, library
+from classgap.batchstats.collectives import uncompiled
+from classgap.losses.terms import Term, weighted_sum
 
 PairMode = Literal["sum", "mean", "pairwise"]
 PAIR_MODES: tuple[PairMode, ...] = get_args(PairMode)
@@ -54,14 +56,45 @@ def within_class_pull(
         >>> within_class_pull(phi, torch.tensor([0, 0, 1]), torch.tensor(4.0))
         tensor([0.6931, 0.6931, 0.0000])
     """
-    start, stop = anchors or (0, features.shape[0])
+    options: dict[str, Any] = {"scale": scale, "pair": pair, "centred": centred, "anchors": anchors, "index": index}
+    if weight is not None:
+        return weighted_sum((1.0, weighted_pull(features, target, slack, weight, **options, pairs=pairs)))
+    return _pull_of_each(features, target, slack, **options, pairs=pairs)
+
+
+def weighted_pull(
+    features: Tensor,
+    target: Tensor,
+    slack: Tensor | Array,
+    weight: Tensor | Array | float,
+    *,
+    scale: float = 1.0,
+    pair: PairMode = "sum",
+    centred: float = 0.0,
+    anchors: tuple[int, int] | None = None,
+    index: Tensor | None = None,
+    pairs: ClassPairs | None = None,
+) -> Term:
+    """The sum of :func:`within_class_pull` over the anchors, each times its weight, or all times one weight."""
+    rows = features.shape[0]
+    start, stop = anchors or (0, rows)
     if torch.compiler.is_compiling():
-        losses = torch.ops.classgap.pull(features, target, slack, weight, index, scale, pair, centred, start, stop)
-        return cast("Tensor", losses)
-    if pairs is None:
-        pairs = class_pairs(features.detach(), target)
-    pairs = _select(pairs, index, start, stop, features.shape[0])
-    return cast("Tensor", _Pull.apply(features, slack, weight, pairs, scale, pair, centred, start, stop))
+        weights = weight if isinstance(weight, Tensor) else features.new_full((stop - start,), weight)
+        operation = torch.ops.classgap.pull
+        value, unit = operation(features.detach(), target, slack, weights, index, scale, pair, centred, start, stop)
+        return Term(value, features, lambda factor: unit * factor)
+    pairs = _select(pairs or class_pairs(features.detach(), target), index, start, stop, rows)
+    losses, slopes = _losses_and_slopes(pairs, slack, rows, scale, pair, centred)
+    weight = as_array(weight) if isinstance(weight, Tensor) else weight
+
+    def gradient(factor: float) -> Tensor:
+        by_row = weight * factor
+        if (start, stop) != (0, rows):  # the other rows are only partners
+            by_row = _placed(by_row, losses, start, stop)
+        return _gradient(features.detach(), pairs, slopes, by_row, scale)
+
+    own = losses[start:stop]
+    return Term(own.sum() * weight if isinstance(weight, float) else (own * weight).sum(), features, gradient)
 
 
 def _select(pairs: ClassPairs, index: Tensor | None, start: int, stop: int, rows: int) -> ClassPairs:
@@ -77,20 +110,23 @@ def _select(pairs: ClassPairs, index: Tensor | None, start: int, stop: int, rows
 
 
 def _losses_and_slopes(
-    excess: Array, first: Array, second: Array, rows: int, pair: str, centred: float
+    pairs: ClassPairs, slack: Tensor | Array, rows: int, scale: float, pair: str, centred: float
 ) -> tuple[Array, Array]:
     """Loss of each row, and its slope in the excess of each pair: first members, then second members."""
+    first, second = pairs.first, pairs.second
+    slack = as_array(slack) if isinstance(slack, Tensor) else slack
+    excess = pairs.squared_distance * scale - (slack[first] if slack.ndim else slack)
     xp = library(excess)
     member = xp.concatenate((first, second))
     excess = xp.concatenate((excess, excess))
     number = xp.bincount(member, None, rows) if pair != "sum" or centred else None
-    partners = None if number is None else number[member]
     if pair == "pairwise":
+        partners = number[member]
         tail = xp.exp(-abs(excess))  # softplus and sigmoid without overflow
         softplus, sigmoid = xp.log1p(tail) + excess * (excess > 0), xp.where(excess > 0, 1.0, tail) / (1 + tail)
         return xp.bincount(member, softplus / partners, rows), sigmoid / partners
     if pair == "mean":
-        excess = excess - xp.log(partners)
+        excess = excess - xp.log(number[member])
     # The 1 inside the logarithm is a term exp(0): it keeps rows without partner at 0 and every row finite.
     peak = largest(excess, member, rows)
     terms = xp.exp(excess - peak[member])
@@ -101,41 +137,38 @@ def _losses_and_slopes(
     return losses, terms / total[member]
 
 
-def _pull_forward(
-    slack: Array,
-    weight: Array | None,
-    pairs: ClassPairs,
-    features: Tensor,
-    scale: float,
-    pair: str,
-    centred: float,
-    start: int,
-    stop: int,
-) -> tuple[Tensor, Array]:
-    """Losses of the anchors, or their weighted sum; and slopes."""
-    slack, weight = _arrays(slack, weight)
-    excess = pairs.squared_distance * scale - (slack[pairs.first] if slack.ndim else slack)
-    losses, slopes = _losses_and_slopes(excess, pairs.first, pairs.second, features.shape[0], pair, centred)
-    losses = losses[start:stop]
-    return as_tensor(losses if weight is None else (losses * weight).sum(), features), slopes
-
-
-def _pull_backward(
-    grad: Tensor, features: Tensor, weight: Array | None, pairs: ClassPairs, slopes: Array, scale: float, start: int
-) -> Tensor:
+def _gradient(features: Tensor, pairs: ClassPairs, slopes: Array, by_row: Array | float, scale: float) -> Tensor:
+    """Gradient in the features of the losses of all rows, each times its entry of ``by_row``, or all times one number."""
     first, second, half = pairs.first, pairs.second, len(pairs.first)
-    weight, per_row = _arrays(weight, grad)
-    if weight is not None:
-        per_row = per_row * weight
-    if len(per_row) != features.shape[0]:  # the other rows are only partners
-        anchors, per_row = per_row, library(per_row).zeros_like(as_array(features[:, 0]))
-        per_row[start : start + len(anchors)] = anchors
-    by_excess = slopes[:half] * per_row[first] + slopes[half:] * per_row[second]
+    if isinstance(by_row, float):
+        by_excess = (slopes[:half] + slopes[half:]) * by_row
+    else:
+        by_excess = slopes[:half] * by_row[first] + slopes[half:] * by_row[second]
     return add_along_pairs(features, first, second, 2 * scale * by_excess, pairs.difference)
 
 
-def _arrays(*values: Any) -> list[Any]:
-    return [as_array(value) if isinstance(value, Tensor) else value for value in values]
+def _placed(values: Array | float, like: Array, start: int, stop: int) -> Array:
+    """The values in their rows, 0 in all other rows."""
+    result = library(like).zeros_like(like)
+    result[start:stop] = values
+    return result
+
+
+@uncompiled
+def _pull_of_each(
+    features: Tensor,
+    target: Tensor,
+    slack: Tensor | Array,
+    scale: float,
+    pair: PairMode,
+    centred: float,
+    anchors: tuple[int, int] | None,
+    index: Tensor | None,
+    pairs: ClassPairs | None,
+) -> Tensor:
+    start, stop = anchors or (0, features.shape[0])
+    pairs = _select(pairs or class_pairs(features.detach(), target), index, start, stop, features.shape[0])
+    return cast("Tensor", _Pull.apply(features, slack, pairs, scale, pair, centred, start, stop))
 
 
 class _Pull(torch.autograd.Function):
@@ -144,7 +177,6 @@ class _Pull(torch.autograd.Function):
         ctx: Any,
         features: Tensor,
         slack: Array,
-        weight: Array | None,
         pairs: ClassPairs,
         scale: float,
         pair: str,
@@ -152,72 +184,38 @@ class _Pull(torch.autograd.Function):
         start: int,
         stop: int,
     ) -> Tensor:
-        losses, slopes = _pull_forward(slack, weight, pairs, features, scale, pair, centred, start, stop)
+        losses, slopes = _losses_and_slopes(pairs, slack, features.shape[0], scale, pair, centred)
         ctx.save_for_backward(features)
-        ctx.rest = (weight, pairs, slopes, scale, start)
-        return losses
+        ctx.rest = (pairs._replace(difference=None), slopes, losses, scale, start, stop)
+        return as_tensor(losses[start:stop], features)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return _pull_backward(grad, *ctx.saved_tensors, *ctx.rest), *[None] * 8
+        (features,), (pairs, slopes, losses, scale, start, stop) = ctx.saved_tensors, ctx.rest
+        by_row = _placed(as_array(grad), losses, start, stop)
+        return _gradient(features, pairs, slopes, by_row, scale), *[None] * 7
 
 
-# The number of pairs depends on the labels, which torch.compile cannot trace: for it these are two opaque operations.
+# The number of pairs depends on the labels, which torch.compile cannot trace: for it this is one opaque operation.
 @torch.library.custom_op("classgap::pull", mutates_args=())
 def _pull_op(
     features: Tensor,
     target: Tensor,
     slack: Tensor,
-    weight: Tensor | None,
+    weight: Tensor,
     index: Tensor | None,
     scale: float,
     pair: str,
     centred: float,
     start: int,
     stop: int,
-) -> Tensor:
-    pairs = _select(class_pairs(features, target), index, start, stop, features.shape[0])
-    return _pull_forward(slack, weight, pairs, features, scale, pair, centred, start, stop)[0]
-
-
-@torch.library.custom_op("classgap::pull_backward", mutates_args=())
-def _pull_backward_op(
-    grad: Tensor,
-    features: Tensor,
-    target: Tensor,
-    slack: Tensor,
-    weight: Tensor | None,
-    index: Tensor | None,
-    scale: float,
-    pair: str,
-    start: int,
-    stop: int,
-) -> Tensor:
-    pairs = _select(class_pairs(features, target), index, start, stop, features.shape[0])
-    _, slopes = _pull_forward(slack, weight, pairs, features, scale, pair, 0.0, start, stop)
-    return _pull_backward(grad, features, weight, pairs, slopes, scale, start)
+) -> tuple[Tensor, Tensor]:
+    options: dict[str, Any] = {"scale": scale, "pair": pair, "centred": centred}
+    term = weighted_pull(features, target, slack, weight, **options, anchors=(start, stop), index=index)
+    return as_tensor(term.value, features), term.gradient(1.0)
 
 
 @_pull_op.register_fake
-def _(features: Tensor, target: Tensor, slack: Tensor, weight: Tensor | None, *args: Any) -> Tensor:
-    start, stop = args[-2:]
-    return features.new_empty(stop - start if weight is None else ())
-
-
-@_pull_backward_op.register_fake
-def _(grad: Tensor, features: Tensor, *args: Any) -> Tensor:
-    return torch.empty_like(features)
-
-
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    *tensors, ctx.scale, ctx.pair, _, ctx.start, ctx.stop = inputs
-    ctx.save_for_backward(*tensors)
-
-
-def _op_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    gradient = torch.ops.classgap.pull_backward(grad, *ctx.saved_tensors, ctx.scale, ctx.pair, ctx.start, ctx.stop)
-    return (gradient, *[None] * 9)
-
-
-_pull_op.register_autograd(_op_backward, setup_context=_setup_context)
+def _(features: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
+    return features.new_empty(()), torch.empty_like(features)

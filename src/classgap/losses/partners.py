@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from classgap.batchstats import gather_rows, gather_with_gradient
+from classgap.batchstats import gather_rows, gather_with_gradient, is_distributed
 
 
 class FeatureQueue(nn.Module):
@@ -81,7 +81,7 @@ def collect_partners(
     With ``store`` the batch is stored in the queue afterwards.
     """
     batch, start = (features, labels, index), 0
-    if gather:
+    if gather and is_distributed():
         features, start = gather_with_gradient(features)
         labels = gather_rows(labels)
         index = None if index is None else gather_rows(index)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from classgap.batchstats.backend import as_array
 from classgap.checks import InputError
 
 _LARGEST_STATE = 10**9
@@ -19,7 +20,7 @@ _LARGEST_STATE = 10**9
 
 def values_are_cheap(tensor: Tensor) -> bool:
     """Whether reading the values costs almost nothing."""
-    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+    return tensor.is_cpu and not torch.compiler.is_compiling()
 
 
 def check_tensors(**given: object) -> None:
@@ -65,7 +66,8 @@ def check_target(target: Tensor, num_samples: int, num_classes: int, *, soft_all
         if target.is_floating_point() or target.dtype == torch.bool or target.is_complex():
             raise InputError(f"target must hold integer class indices, got {target.dtype}; call .long()")
         if num_samples and values_are_cheap(target):
-            low, high = (int(v) for v in target.aminmax())
+            labels = as_array(target)
+            low, high = labels.min(), labels.max()
             if low < 0 or high >= num_classes:
                 raise InputError(
                     f"target must hold class indices in [0, {num_classes}), got values from {low} to {high}; "
@@ -116,9 +118,11 @@ def check_features(features: Tensor, num_samples: int) -> None:
         raise InputError(f"features must be floating point, got {features.dtype}; call .float()")
 
 
-def check_finite(features: Tensor, summary: Tensor) -> None:
-    """Finite features. ``summary`` holds the features or their norms: its sum is not finite if a feature is not."""
-    if values_are_cheap(features) and not math.isfinite(summary.detach().sum().item()):
+def check_finite(features: Tensor, norms: Tensor | None = None) -> None:
+    """Finite features. Where the caller has the norms of the rows, these are enough to see it."""
+    if not values_are_cheap(features):
+        return
+    if not math.isfinite(features.detach().sum().item() if norms is None else as_array(norms).max(initial=0.0)):
         bad = int((~torch.isfinite(features)).any(1).sum())  # a sum may also have overflowed
         if bad:
             raise InputError(

@@ -1,0 +1,65 @@
+"""Terms of a loss whose gradients are computed together with their values, and their sum as one node of the graph.
+
+Where a batch is small, the number of operations decides how long a step takes. Differentiated by autograd, every operation
+would have a second one in the backward pass; these gradients are known in closed form and come from what the forward pass has
+at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from classgap.batchstats.backend import Array, as_tensor, on_host
+
+
+class Term(NamedTuple):
+    """A number that depends on one tensor."""
+
+    value: Array
+    """The number, without a graph."""
+    variable: Tensor
+    """The tensor it depends on."""
+    gradient: Callable[[float], Tensor]
+    """The gradient in ``variable``, times a number; to be called once, as it may overwrite what the forward pass left."""
+
+
+def weighted_sum(*terms: tuple[float, Term]) -> Tensor:
+    """The sum of the terms, each times its weight, with their gradients.
+
+    Example:
+        >>> x = torch.tensor([1.0, 2.0], requires_grad=True)
+        >>> norm = Term(x.detach().square().sum(), x, lambda weight: 2 * weight * x.detach())
+        >>> loss = weighted_sum((0.5, norm))
+        >>> loss.backward()
+        >>> loss.item(), x.grad
+        (2.5, tensor([1., 2.]))
+    """
+    enabled, value, gradients, variables = torch.is_grad_enabled(), 0.0, [], []
+    for weight, term in terms:
+        value = value + weight * term.value
+        gradients.append(term.gradient(weight) if enabled and term.variable.requires_grad else None)
+        variables.append(term.variable)
+    loss: Tensor = _KnownGradients.apply(value, *gradients, *variables)
+    return loss
+
+
+class _KnownGradients(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Array, *tensors: Tensor) -> Tensor:
+        """``tensors``: the gradients, then the tensors they belong to; the result has the type of the first of these."""
+        half = len(tensors) // 2
+        ctx.save_for_backward(*tensors[:half])
+        return as_tensor(value.clone() if isinstance(value, Tensor) else value, tensors[half])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        gradients = ctx.saved_tensors
+        if not (on_host(grad) and grad.item() == 1):  # 1 unless the loss was scaled: then there is nothing to multiply
+            gradients = [None if gradient is None else gradient * grad for gradient in gradients]
+        return None, *[None] * len(gradients), *gradients
