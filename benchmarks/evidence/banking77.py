@@ -15,6 +15,7 @@ from evidence_common import HEADLINE_SEEDS, PREPARED, mr2_regime
 from classgap.suites import Suite, Task, Variant
 from classgap.training import TrainConfig
 
+KNOW_COUNTS = ("MR²", "MR², constant λ", "compact logits")
 COUNTS = "knows the number of training samples of each class"
 
 
@@ -50,7 +51,7 @@ def suite() -> Suite:
         ]
     )
     regime = mr2_regime()
-    counted = [_with_counts(variant) for variant in regime if variant.name in ("MR²", "compact logits")]
+    counted = [_with_counts(variant) for variant in regime if variant.name in KNOW_COUNTS]
     return Suite(
         "banking77",
         tasks=(

@@ -14,6 +14,7 @@ from evidence_common import (
     DATA,
     ERM,
     MR2,
+    MR2_CONSTANT,
     RERUN,
     SEEDS,
     SMOOTHING,
@@ -24,7 +25,7 @@ from evidence_common import (
 from classgap.suites import Suite, Task
 from classgap.training import TrainConfig
 
-_SMALL = (ERM, RERUN, MR2, COMPACT, SMOOTHING)
+_SMALL = (ERM, RERUN, MR2, MR2_CONSTANT, COMPACT, SMOOTHING)
 
 
 def suite() -> Suite:

@@ -57,9 +57,9 @@ def regime_tables(found: Found) -> str:
 
 
 HEAD = """\
-Differences to cross-entropy in points, with 95 % intervals over test samples and (from two runs on) seeds; ↑ ↓ where the interval leaves
-out 0. Hard and easy are cross-fitted thirds. With one run per side a difference says something about these two trained networks, not
-about the methods. *Re-run* is cross-entropy with other seeds: what chance alone does.
+Differences to cross-entropy in points, with 95 % intervals over test samples and (from two runs on) seeds; ↑ ↓ where the interval
+leaves out 0. Hard and easy are cross-fitted thirds. With one run per side a difference says something about these two trained
+networks, not about the methods. *Re-run* is cross-entropy with other seeds: what chance alone does.
 """
 
 
@@ -105,9 +105,9 @@ def collapse_section() -> str:
         "training accuracy",
     )
     caption = (
-        "Mean of the last training batches after 210 (ResNet-20) or 420 steps; one run each. *Active*: share of features above 0. "
-        "*Rank*: effective rank of the centred features. *Between classes*: share of the scatter that lies between class means (with "
-        "one to two samples of a class in a batch it is above a half even for random features). Repeat with python "
+        "Mean of the last training batches after 210 (ResNet-20) or 420 steps; one run each. *Active*: share of features above "
+        "0. *Rank*: effective rank of the centred features. *Between classes*: share of the scatter that lies between class means "
+        "(with one to two samples of a class in a batch it is above a half even for random features). Repeat with python "
         "benchmarks/evidence/collapse.py."
     )
     text = (Path(__file__).with_name("collapse.md")).read_text()
