@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from classgap import Predictions, audit
+from classgap import Columns, Predictions, audit
 from classgap.checks import InputError
 from classgap.cli.compare import runs
 from classgap.predictions import read_names, read_train_counts
@@ -135,3 +135,18 @@ def test_files_to_compare_are_literal_where_they_exist(tmp_path: Path) -> None:
     assert runs(f"{bracket},{other}") == [str(bracket), str(other)]
     many = [f"predictions_of_seed_{k}.csv" for k in range(40)]  # together longer than the name of a file may be
     assert runs(",".join(many)) == many
+
+
+def test_names_that_differ_in_case_are_noted(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text("label,pred\n" + "cat,cat\ndog,Dog\n" * 20)
+    found = Predictions.read(file)
+    assert any("'Dog' and 'dog' differ only in case or spaces" in note for note in found.notes)
+
+
+def test_scores_named_with_brackets_or_a_pattern(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text("Ground Truth,P(cat),P(dog)\n" + "cat,0.9,0.1\ndog,0.3,0.7\n" * 20)
+    for wanted in ("P(", "P(*)"):
+        found = Predictions.read(file, Columns(true="Ground Truth", scores=wanted))
+        assert found.classes == ("cat", "dog")

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from classgap import Predictions, audit
+from classgap import MultiLabelPredictions, Predictions, audit, audit_labels, compare, compare_labels
 from classgap.measure.render import html
+from classgap.measure.render.multi_label import render_label_comparison, render_labels
 from reports import HOSTILE, comparison, full_report
 from waiting import SECONDS
 
@@ -259,4 +260,38 @@ def test_pictures_are_shown_and_wide_tables_say_so(browser: Any, tmp_path: Path)
     assert page.locator("[data-table=classes] .frame.cut").count() == 1
     page.evaluate("document.querySelector('[data-table=classes] .scroll').scrollLeft = 1e5")
     page.wait_for_selector("[data-table=classes] .frame:not(.cut)")
+    visit.close()
+
+
+@pytest.mark.parametrize("width", [800, 1400])
+def test_pages_of_multi_label_data(browser: Any, tmp_path: Path, width: int) -> None:
+    rng = np.random.default_rng(0)
+    true = rng.random((300, 6)) < 0.3
+    scores = 1 / (1 + np.exp(-(3 * true - 1.5 + rng.normal(size=true.shape))))
+    found = MultiLabelPredictions.from_arrays(true, scores=scores, label_names=[*HOSTILE[:3], "d", "e", "f"])
+    render_labels(audit_labels(found), tmp_path / "audit.html")
+    render_label_comparison(compare_labels(found, found.at_threshold(0.9)), tmp_path / "compare.html")
+    for name in ("audit.html", "compare.html"):
+        visit = Visit(browser, tmp_path / name, viewport={"width": width, "height": 900})
+        visit.draw_all()
+        assert len(visit.column("classes", 1)) == 6
+        assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
+        visit.page.locator("[data-table=classes] tbody tr").first.click()
+        assert visit.page.locator("dialog[open] h2").inner_text() == visit.column("classes", 1)[0]
+        visit.close()
+
+
+def test_only_significant_differences_are_coloured(browser: Any, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    y = np.repeat(np.arange(5), 80)
+    before, after = (np.where(rng.random(400) < 0.6, y, (y + 1) % 5) for _ in range(2))
+    after[:80] = 0  # one class improves beyond doubt, the others change by chance
+    html.render_comparison(compare(audit(y, before), audit(y, after)), tmp_path / "page.html")
+    visit = Visit(browser, tmp_path / "page.html")
+    rows = visit.page.locator("[data-table=classes] tbody tr")
+    for k in range(rows.count()):
+        cells = rows.nth(k).locator("td")
+        texts = cells.all_inner_texts()
+        assert (rows.nth(k).locator("td.up, td.down").count() > 0) == ("yes" in texts)
+    assert 0 < visit.page.locator("[data-table=classes] td.up, [data-table=classes] td.down").count() < rows.count()
     visit.close()

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from sklearn.metrics import average_precision_score, f1_score, precision_score, recall_score, roc_auc_score
 
-from classgap import audit, audit_labels
+from classgap import (
+    Columns,
+    MultiLabelPredictions,
+    audit,
+    audit_labels,
+    compare_labels,
+    fix_labels,
+)
 from classgap.checks import InputError
+from classgap.measure.gate import check
+from classgap.measure.render.multi_label import render_label_comparison, render_labels
+from classgap.measure.statistics.f1 import f1_changes
+from classgap.posthoc import LabelThresholds
+from command_line import call
 
 RNG = np.random.default_rng(0)
 TRUE = RNG.random((800, 5)) < [0.5, 0.3, 0.2, 0.1, 0.05]
@@ -28,8 +43,15 @@ def test_matches_scikit_learn():
     )
     assert report.per_label["specificity"] == pytest.approx(recall_score(~TRUE, ~predicted, average=None)[order])
     assert report.per_label["name"][0] == "c"
-    assert report.verdict.startswith("The gap is real")
-    assert report.metrics["worst"].value == report.per_label["recall"][0]
+    assert (report.per_label["f1_low"] < report.per_label["f1"]).all()
+    assert report.verdict.startswith("Labels really differ in recall and precision")
+    assert report.metrics["worst"].value == report.per_label["recall"].min()
+    assert report.groups["precision"]["worst"].value == report.per_label["precision"].min()
+    for mean in ("macro", "micro"):
+        found = report.metrics[f"{mean}_f1"]
+        assert found.value == pytest.approx(f1_score(TRUE, predicted, average=mean))
+        assert found.low < found.value < found.high
+    assert (np.diff(report.per_label["f1"]) >= 0).all()
     assert json.dumps(report.to_dict())
     assert "| c |" in report.to_markdown()
     assert "c" in repr(report)
@@ -70,3 +92,258 @@ def test_unusable():
         audit_labels(np.zeros((3, 2)), np.zeros((3, 2)))
     with pytest.raises(InputError, match=r"argmax\(axis=1\), for multi-label data use classgap.audit_labels"):
         audit(TRUE, TRUE)
+
+
+# ---------------------------------------------------------------- false comfort
+
+
+def test_predicting_everything_is_no_success():
+    """Every recall is then 100 %; precision, F1, the note and the gate say what it is worth."""
+    report = audit_labels(TRUE, np.ones_like(TRUE), label_names=list("abcde"))
+    assert report.groups["recall"]["worst"].value == 1
+    assert report.groups["precision"]["worst"].value == pytest.approx(TRUE.mean(0).min())
+    assert report.verdict.startswith("Labels really differ in precision")
+    assert any("predicted for every sample, so a recall of 100 % says nothing" in note for note in report.notes)
+    assert check(report, ["macro_f1 < 0.5"])[0].failed
+
+
+def test_predicting_nothing_fails_every_gate():
+    report = audit_labels(TRUE, np.zeros_like(TRUE))
+    assert report.verdict.startswith("No label is predicted correctly for any sample")
+    assert check(report, ["macro_f1 < 0"])[0].failed
+
+
+def test_labels_without_samples_are_nan_and_named():
+    true, scores = TRUE.copy(), SCORES.copy()
+    true[:, 1] = False
+    scores[:, 3] = 0.1
+    report = audit_labels(true, scores=scores, label_names=list("abcde"))
+    rows = report.to_pandas()
+    assert rows.loc["b", ["recall", "precision", "f1", "auc"]].isna().all()
+    assert np.isnan(rows.loc["d", "precision"])
+    assert rows.loc["d", "recall"] == 0
+    assert report.per_label["name"][-1] == "b"
+    assert any("label 'b' has no samples; recall, precision and F1 are nan" in note for note in report.notes)
+    assert any("label 'd' has samples but is never predicted" in note for note in report.notes)
+    assert check(report, ["label[b].recall < 0.5"])[0].failed  # undefined: cannot be ruled out
+    expected = np.nanmean(report.per_label["f1"])
+    assert report.metrics["macro_f1"].value == pytest.approx(expected)
+    change = compare_labels(report.samples, report.samples.at_threshold(0.3))
+    assert np.isnan(change.to_pandas().loc["b", "delta"])
+    assert any("cannot be compared: 'b'" in note for note in change.notes)
+
+
+# ---------------------------------------------------------------- files
+
+
+def table(**columns: object) -> pl.DataFrame:
+    names = list("abcde")
+    true = {columns.get("true", "true_{}").format(n): TRUE[:, k].astype(int) for k, n in enumerate(names)}  # type: ignore[attr-defined]
+    scores = {columns.get("scores", "prob_{}").format(n): SCORES[:, k] for k, n in enumerate(names)}  # type: ignore[attr-defined]
+    return pl.DataFrame({"file": np.arange(len(TRUE)), **dict(reversed(scores.items())), **true})
+
+
+@pytest.mark.parametrize(
+    ("form", "columns"),
+    [
+        ({}, Columns()),
+        ({"true": "{}"}, Columns()),
+        ({"true": "{}_label", "scores": "{}_score"}, Columns()),
+        ({"true": "is {}", "scores": "P({})"}, Columns(true="is ", scores="P(*)")),
+        ({"true": "{}", "scores": "p{}"}, Columns(true="a,b,c,d,e", scores="pa,pb,pc,pd,pe")),
+    ],
+)
+def test_tables_as_people_have_them(tmp_path: Path, form: dict[str, str], columns: Columns) -> None:
+    expected = audit_labels(TRUE, scores=SCORES, label_names=list("abcde"))
+    frame = table(**form)
+    frame.write_csv(tmp_path / "rows.csv")
+    frame.write_parquet(tmp_path / "rows.parquet")
+    for data in (frame, frame.lazy(), tmp_path / "rows.csv", tmp_path / "rows.parquet"):
+        found = audit_labels(data, columns=columns)
+        if form.get("true") != "is {}":
+            assert found.labels == expected.labels
+        assert found.per_label["f1"].tolist() == pytest.approx(expected.per_label["f1"].tolist())
+        assert found.per_label["auc"].tolist() == pytest.approx(expected.per_label["auc"].tolist())
+
+
+def test_archives_and_logits(tmp_path: Path) -> None:
+    logits = np.log(SCORES / (1 - SCORES))
+    np.savez(tmp_path / "rows.npz", y_true=TRUE, logits=logits, class_names=list("abcde"))
+    found = audit_labels(tmp_path / "rows.npz", threshold={"c": 0.2})
+    expected = audit_labels(TRUE, SCORES >= [0.5, 0.5, 0.2, 0.5, 0.5], label_names=list("abcde"))
+    assert found.samples.scores_kind == "logits"
+    assert found.per_label["f1"].tolist() == expected.per_label["f1"].tolist()
+
+
+def test_unusable_tables(tmp_path: Path) -> None:
+    frame = table()
+    with pytest.raises(InputError, match="no columns have usual names for scores or predictions of labels"):
+        audit_labels(frame.select(pl.exclude("^prob_.*$")))
+    with pytest.raises(InputError, match="there is none for 'c', and no true label for none"):
+        audit_labels(frame.drop("prob_c"))
+    with pytest.raises(InputError, match=r"column 'true_a' must hold 0 and 1 .*, got 2"):
+        audit_labels(frame.with_columns(true_a=pl.lit(2)))
+    with pytest.raises(InputError, match="column 'true_a' has 800 rows without a value"):
+        audit_labels(frame.with_columns(true_a=pl.lit(None, dtype=pl.Int64)))
+    with pytest.raises(InputError, match="no column fits --true 'real_'"):
+        audit_labels(frame, columns=Columns(true="real_"))
+    with pytest.raises(InputError, match=r"slices \(--by\) cannot be used with multi-label data"):
+        audit_labels(frame, columns=Columns(by=("file",)))
+    with pytest.raises(InputError, match="unknown label in the thresholds: 'z'"):
+        audit_labels(frame, threshold={"z": 0.1})
+    np.savez(tmp_path / "flat.npz", y_true=TRUE[:, 0], scores=SCORES)
+    with pytest.raises(InputError, match="must have shape \\(n, L\\)"):
+        audit_labels(tmp_path / "flat.npz")
+
+
+# ---------------------------------------------------------------- compare
+
+
+def test_changes_match_a_simulated_exchange():
+    rng = np.random.default_rng(3)
+    before = SCORES[:60] >= 0.5
+    after = np.where(rng.random(before.shape) < 0.15, TRUE[:60], before)
+    true = TRUE[:60]
+    found = f1_changes(true, before, after, 0.95)
+    swap = rng.random((20_000, 60)) < 0.5
+    for k in range(5):
+        first = np.where(swap, after[:, k], before[:, k])
+        second = np.where(swap, before[:, k], after[:, k])
+        scores = [2 * (side & true[:, k]).sum(1) / (side.sum(1) + true[:, k].sum()) for side in (first, second)]
+        drawn = np.abs(scores[1] - scores[0])
+        size = abs(found.delta[k])
+        if (before[:, k] == after[:, k]).all():
+            assert found.p_value[k] == 1
+            continue
+        expected = (drawn > size + 1e-9).mean() + (np.abs(drawn - size) < 1e-9).mean() / 2
+        assert found.p_value[k] == pytest.approx(expected, abs=0.015)
+        assert found.delta[k] == pytest.approx(f1_score(true[:, k], after[:, k]) - f1_score(true[:, k], before[:, k]))
+
+
+def test_compare_finds_gains_losses_and_nothing():
+    old = MultiLabelPredictions.from_arrays(TRUE, scores=SCORES, label_names=list("abcde"))
+    same = compare_labels(old, old)
+    assert same.verdict.kind == "noise"
+    assert (same.per_label["p_value"] == 0.5).sum() + (same.per_label["p_value"] == 1).sum() == 5
+    lower = compare_labels(old, old.at_threshold({"c": 0.15}))
+    assert lower.improved["name"].tolist() == ["c"]
+    assert lower.verdict.kind == "better"
+    mixed = compare_labels(old, old.at_threshold({"c": 0.15, "a": 0.95}))
+    assert mixed.worsened["name"].tolist() == ["a"]
+    assert "label 'a'" in mixed.verdict.sentence
+    assert check(mixed, ["any label worsened"])[0].failed
+    assert check(mixed, ["macro_f1.delta.low < -0.5"])[0].failed is False
+    assert check(lower, ["verdict == worse", "label[c].delta < 0"])[0].failed is False
+    assert "Labels with the largest changes" in mixed.to_markdown()
+    assert json.dumps(mixed.to_dict())
+    assert "<table" in mixed._repr_html_()
+    assert len(repr(mixed)) < 300
+
+
+def test_equal_models_are_rarely_called_different():
+    """Two models that differ by chance only, on samples of shared difficulty: about 5 % of the verdicts may claim a change."""
+    rng = np.random.default_rng(4)
+    claims = 0
+    for _ in range(150):
+        true = rng.random((200, 8)) < np.array([0.4, 0.3, 0.2, 0.2, 0.1, 0.1, 0.05, 0.02])
+        base = 3 * true - 1.5 + 0.8 * rng.normal(size=(200, 1)) + rng.normal(size=true.shape)
+        sides = [MultiLabelPredictions.from_arrays(true, base + rng.normal(size=true.shape) > 0) for _ in range(2)]
+        claims += compare_labels(*sides).verdict.kind != "noise"
+    assert claims <= 16  # 5 % of 150 is 7.5; beyond 16 has a probability of 0.3 %
+
+
+def test_compare_matches_samples_by_id():
+    frame = table()
+    shuffled = frame.sample(fraction=1, shuffle=True, seed=0)
+    found = compare_labels(frame, shuffled, columns=Columns(id="file"))
+    assert found.metrics["macro_f1"].delta.value == 0
+    with pytest.raises(InputError, match="name the column of sample ids with --id"):
+        compare_labels(frame, shuffled)
+    with pytest.raises(InputError, match="lacks 1 ids of the first run"):
+        compare_labels(frame, shuffled.head(799), columns=Columns(id="file"))
+    assert compare_labels(frame, shuffled.head(700), columns=Columns(id="file"), common=True).num_samples == 700
+
+
+# ---------------------------------------------------------------- fix
+
+
+def test_thresholds_per_label_raise_f1_on_samples_set_aside(tmp_path: Path) -> None:
+    result = fix_labels(TRUE, scores=SCORES, label_names=list("abcde"))
+    assert result.helps
+    assert result.comparison.metrics["macro_f1"].delta.low > 0
+    assert result.thresholds.thresholds_[2] < 0.35  # the label whose scores are too low
+    rows = result.report_rows
+    assert result.comparison.num_samples == len(rows) < 300
+    after = result.thresholds.predict(SCORES[rows])
+    assert result.comparison.metrics["macro_f1"].after.value == pytest.approx(
+        f1_score(TRUE[rows], after, average="macro")
+    )
+    result.save(tmp_path / "out")
+    again = LabelThresholds.load(tmp_path / "out" / "thresholds.json")
+    np.testing.assert_array_equal(again.predict(SCORES), result.thresholds.predict(SCORES))
+    assert (tmp_path / "out" / "report.html").exists()
+    assert pl.read_csv(tmp_path / "out" / "predictions.csv").height == 800
+    with pytest.raises(InputError, match="fitted on probabilities, but the scores have values outside"):
+        again.predict(10 * SCORES)
+
+
+def test_fix_of_calibrated_scores_claims_nothing_often(tmp_path: Path) -> None:
+    """Scores without information about the label: no threshold helps, and thresholds must not be written."""
+    rng = np.random.default_rng(5)
+    claims = 0
+    for seed in range(20):
+        true = rng.random((300, 4)) < 0.4
+        scores = np.clip(rng.normal(0.5, 0.1, true.shape), 0, 1)
+        # predicting every label is best for F1 then, so start from there
+        result = fix_labels(true, scores=scores, threshold=0.05, seed=seed)
+        claims += result.helps
+    assert claims <= 2
+    result.save(tmp_path)
+    assert (tmp_path / "methods.md").exists()
+    assert not (tmp_path / "thresholds.json").exists()
+
+
+# ---------------------------------------------------------------- command line and page
+
+
+def run(*arguments: str) -> Any:
+    done = call(*arguments, "--json")
+    assert done.code == 0, done.err
+    return json.loads(done.out)
+
+
+def refused(*arguments: str) -> str:
+    return call(*arguments).sentence
+
+
+def test_command_line(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    table().write_csv(file)
+    found = run("audit", str(file), "--multi-label")
+    assert found["num_labels"] == 5
+    assert "--thresholds needs --multi-label" in refused("audit", str(file), "--thresholds", "x.json")
+    assert "--positive cannot be used with --multi-label" in refused(
+        "audit", str(file), "--multi-label", "--positive", "a"
+    )
+    limits = tmp_path / "limits.json"
+    limits.write_text(json.dumps({"a": 0.5, "b": 0.5, "c": 0.15, "d": 0.5}))
+    assert "no threshold: 'e'" in refused("audit", str(file), "--multi-label", "--thresholds", str(limits))
+    limits.write_text(json.dumps({"a": 0.5, "b": 0.5, "c": 0.15, "d": 0.5, "e": 0.5}))
+    better = run("audit", str(file), "--multi-label", "--thresholds", str(limits))
+    assert better["metrics"]["macro_f1"]["value"] > found["metrics"]["macro_f1"]["value"]
+    change = run("compare", str(file), str(file), "--multi-label", "--id", "file")
+    assert change["verdict"]["kind"] == "noise"
+
+
+def test_pages_hold_every_label(tmp_path: Path) -> None:
+    names = ["<script>alert(1)</script>", "b", "c", "d", "e"]
+    found = MultiLabelPredictions.from_arrays(TRUE, scores=SCORES, label_names=names)
+    report = audit_labels(found)
+    page = render_labels(report, tmp_path / "page.html", source="rows.csv")
+    assert "<script>alert" not in page
+    assert "Labels really differ in recall and precision" in page
+    assert "class accuracy" not in page
+    other = render_label_comparison(compare_labels(found, found.at_threshold(0.3)))
+    assert "Labels that improved or got worse" in other
+    assert "| label |" in report.to_markdown()
+    assert "<table" in report._repr_html_()

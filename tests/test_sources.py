@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +15,11 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
+from azurite import ACCOUNT, ACCOUNT_KEY, azurite
 from classgap import Columns, Predictions, audit, compare
 from classgap.checks import InputError
 from classgap.cli.app import app
+from classgap.predictions.stores import unreadable
 
 ROWS = pl.DataFrame({"label": ["ant", "bee", "bee", "cat"] * 25, "pred": ["ant", "bee", "cat", "cat"] * 25})
 OVERALL = 0.75
@@ -80,7 +83,7 @@ def bucket() -> Iterator[Any]:
         for name, value in settings.items():
             patch.setenv(name, value)
         client = boto3.client("s3")
-        client.create_bucket(Bucket="data")
+        client.create_bucket(Bucket="data", ACL="public-read")
 
         def put(key: str, frame: pl.DataFrame) -> None:
             body = io.BytesIO()
@@ -88,7 +91,7 @@ def bucket() -> Iterator[Any]:
                 frame.write_parquet(body)
             else:
                 frame.write_csv(body, separator=";")
-            client.put_object(Bucket="data", Key=key, Body=body.getvalue())
+            client.put_object(Bucket="data", Key=key, Body=body.getvalue(), ACL="public-read")
 
         yield put
     server.stop()
@@ -109,10 +112,82 @@ def test_tables_in_an_object_store(bucket: Any) -> None:
     bucket("better.parquet", better)
     change = run("compare", "s3://data/rows.csv", "s3://data/better.parquet")
     assert change["metrics"]["overall"]["delta"]["value"] == 1 - OVERALL
-    sentence = refused("audit", "s3://data/none.parquet")
-    assert sentence.startswith("s3://data/none.parquet cannot be read")
-    assert sentence.endswith("check the address and your credentials")
+    for address in ("s3://data/none.parquet", "s3://nobucket/rows.parquet"):
+        sentence = refused("audit", address)
+        assert sentence.startswith(
+            f"{address} cannot be read: there is no such bucket, folder or file; check the address"
+        )
     assert "must be a CSV or Parquet file" in refused("audit", "s3://data/scores.npz")
+
+
+def test_tables_in_google_cloud_storage(bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Google's store answers polars in the XML form of S3, so the S3 server of these tests stands in for it."""
+    for site in ("Bonn", "Rome"):
+        bucket(f"google/site={site}/part.parquet", ROWS)
+    bucket("google.csv", ROWS)
+    key = {"gcs_base_url": os.environ["AWS_ENDPOINT_URL"], "disable_oauth": True, "client_email": "", "private_key": "",
+           "private_key_id": ""}  # fmt: skip
+    (tmp_path / "key.json").write_text(json.dumps(key))
+    monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT", str(tmp_path / "key.json"))
+    monkeypatch.setenv("GOOGLE_ALLOW_HTTP", "true")
+    assert run("audit", "gs://data/google.csv")["metrics"]["overall"]["value"] == OVERALL
+    assert run("audit", "gs://data/google/")["num_samples"] == 200
+    assert run("audit", "gs://data/google/*/part.parquet")["num_samples"] == 200
+    for address in ("gs://data/none.parquet", "gs://nobucket/rows.parquet"):
+        assert refused("audit", address).startswith(
+            f"{address} cannot be read: there is no such bucket, folder or file"
+        )
+
+
+@pytest.mark.slow
+def test_tables_in_azure_blob_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against Azurite, Microsoft's emulator (npm install azurite), on this machine."""
+    with azurite(tmp_path) as (endpoint, put):
+        settings = {"AZURE_STORAGE_USE_EMULATOR": "true", "AZURE_STORAGE_ACCOUNT_NAME": ACCOUNT,
+                    "AZURE_STORAGE_ACCOUNT_KEY": ACCOUNT_KEY, "AZURITE_BLOB_STORAGE_URL": endpoint,
+                    "AZURE_ALLOW_HTTP": "true"}  # fmt: skip
+        for name, value in settings.items():
+            monkeypatch.setenv(name, value)
+        for site in ("Bonn", "Rome"):
+            put(f"folder/site={site}/part.parquet", ROWS)
+        put("rows.csv", ROWS)
+        assert run("audit", "az://data/rows.csv")["metrics"]["overall"]["value"] == OVERALL
+        assert run("audit", "az://data/folder/")["num_samples"] == 200
+        assert run("audit", "az://data/folder/*/part.parquet")["num_samples"] == 200
+        for address in ("az://data/none.parquet", "az://nobucket/rows.parquet"):
+            assert refused("audit", address).startswith(f"{address} cannot be read: there is no such bucket, folder or")
+
+
+@pytest.mark.parametrize(
+    ("address", "error", "sentence"),
+    [
+        (
+            "gs://data/a.csv",
+            ValueError("Your default credentials were not found."),
+            "gcloud auth application-default login",
+        ),
+        ("az://data/a.csv", OSError("Account must be specified"), "set AZURE_STORAGE_ACCOUNT_NAME"),
+        ("s3://data/a.csv", OSError("Error performing GET: 403 Forbidden"), "set AWS_ACCESS_KEY_ID"),
+        ("hf://datasets/a/b/c.csv", OSError("error sending request for url"), "the store cannot be reached"),
+        ("hf://datasets/a/b/c.csv", OSError("401 Unauthorized"), "set HF_TOKEN"),
+        ("s3://data/a.csv", FileNotFoundError("Object at location a.csv not found"), "no such bucket, folder or file"),
+        ("ftp://data/a.csv", OSError("unknown scheme"), "check the address and your credentials"),
+    ],
+)
+def test_what_is_missing_is_said(address: str, error: Exception, sentence: str) -> None:
+    found = str(unreadable(address, error))
+    assert found.startswith(f"{address} cannot be read: ")
+    assert sentence in found
+
+
+def test_errors_of_credential_libraries_end_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """google-auth raises an error of its own if it finds no credentials."""
+
+    def no_credentials(*_: Any, **__: Any) -> None:
+        raise LookupError("Your default credentials were not found.")
+
+    monkeypatch.setattr(pl, "scan_parquet", no_credentials)
+    assert "gcloud auth" in refused("audit", "gs://data/rows.parquet")
 
 
 # ---------------------------------------------------------------- DuckDB

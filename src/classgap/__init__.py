@@ -13,9 +13,19 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from classgap.measure import AuditReport, Comparison, Estimate, MultiLabelReport, audit, audit_labels, compare
-    from classgap.posthoc import FixReport, fix
-    from classgap.predictions import Columns, Predictions
+    from classgap.measure import (
+        AuditReport,
+        Comparison,
+        Estimate,
+        MultiLabelComparison,
+        MultiLabelReport,
+        audit,
+        audit_labels,
+        compare,
+        compare_labels,
+    )
+    from classgap.posthoc import FixReport, MultiLabelFix, fix, fix_labels
+    from classgap.predictions import Columns, MultiLabelPredictions, Predictions
     from classgap.suites import BenchReport, bench
     from classgap.training import (
         Predictor,
@@ -33,11 +43,12 @@ if TYPE_CHECKING:
 
 _LAZY = {
     **dict.fromkeys(
-        ("AuditReport", "Comparison", "Estimate", "MultiLabelReport", "audit", "audit_labels", "compare"),
+        ("AuditReport", "Comparison", "Estimate", "MultiLabelComparison", "MultiLabelReport"),
         "classgap.measure",
     ),
-    **dict.fromkeys(("FixReport", "fix"), "classgap.posthoc"),
-    **dict.fromkeys(("Columns", "Predictions"), "classgap.predictions"),
+    **dict.fromkeys(("audit", "audit_labels", "compare", "compare_labels"), "classgap.measure"),
+    **dict.fromkeys(("FixReport", "MultiLabelFix", "fix", "fix_labels"), "classgap.posthoc"),
+    **dict.fromkeys(("Columns", "MultiLabelPredictions", "Predictions"), "classgap.predictions"),
     **dict.fromkeys(("BenchReport", "bench"), "classgap.suites"),
     **dict.fromkeys(("TuneReport", "tune"), "classgap.tuning"),
     **dict.fromkeys(("Predictor", "ProbeReport", "TrainConfig", "TrainResult"), "classgap.training"),
@@ -50,6 +61,9 @@ __all__ = [
     "Comparison",
     "Estimate",
     "FixReport",
+    "MultiLabelComparison",
+    "MultiLabelFix",
+    "MultiLabelPredictions",
     "MultiLabelReport",
     "Predictions",
     "Predictor",
@@ -62,9 +76,11 @@ __all__ = [
     "audit_labels",
     "bench",
     "compare",
+    "compare_labels",
     "export",
     "features",
     "fix",
+    "fix_labels",
     "load_run",
     "predict",
     "probe",

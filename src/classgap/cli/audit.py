@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from classgap.checks import InputError
+from classgap.cli import multi_label as multi
 from classgap.cli import options
 from classgap.cli.paths import matching, title
 
@@ -32,6 +34,7 @@ def audit(
     sample_weight: options.SampleWeight = None,
     count: options.Count = None,
     sql: options.Sql = None,
+    multi_label: options.MultiLabel = False,
     names: options.Names = None,
     train_counts: options.TrainCounts = None,
     reference: Annotated[
@@ -44,8 +47,19 @@ def audit(
     ] = None,
     threshold: options.Threshold = None,
     positive: options.Positive = None,
+    thresholds: options.Thresholds = None,
     confidence: options.Confidence = 0.95,
     seed: options.Seed = 0,
+    sample: Annotated[
+        int | None,
+        typer.Option(
+            metavar="ROWS",
+            min=100,
+            help="Read scores in batches, and take curves, causes and mistakes from a stratified sample of ROWS rows. By default "
+            "for tables of more than 100 million scores (rows × classes).",
+            rich_help_panel="Measurement",
+        ),
+    ] = None,
     fail_if: options.FailIf = None,
     out: options.Out = None,
     as_json: options.Json = False,
@@ -64,6 +78,7 @@ def audit(
     classgap audit parts/ --true label --pred top1
     classgap audit test.csv --scores score_ --names classes.txt
     classgap audit binary.csv --scores prob --threshold 0.3
+    classgap audit tags.csv --multi-label --true true_ --scores prob_
     classgap audit s3://bucket/predictions/ --true label --pred top1
     classgap audit results.duckdb --sql "select label, pred from test"
     classgap audit test.csv --by site --by camera --fail-if "any slice worse"
@@ -80,11 +95,20 @@ def audit(
     check_output(out, fail_if)
     slices = tuple(dict.fromkeys(by or ()))
     columns = Columns(true, pred, scores, features, id, path, text, slices, sample_weight, count)
+    if multi_label:
+        multi.refuse(train_counts=train_counts, reference=reference, positive=positive, sql=sql, sample=sample)
+        limits = multi.given_thresholds(threshold, thresholds)
+        output = {"out": out, "as_json": as_json, "fail_if": fail_if or []}
+        multi.audit_files(files, columns, limits, names, confidence=confidence, seed=seed, **output)
+        return
+    if thresholds is not None:
+        raise InputError("--thresholds needs --multi-label; for two classes use --threshold")
     class_names = None if names is None else read_names(names)
     counts = None if train_counts is None else read_train_counts(train_counts)
     known: dict[str, Any] = {"class_names": class_names, "train_counts": counts}
     parts = [part for file in files for part in matching(file)]
-    read = Predictions.read if sql is None else partial(read_query, sql=sql)
+    batched = partial(Predictions.read, batches=None if sample is None else True)
+    read = batched if sql is None else partial(read_query, sql=sql)
     with working("reading predictions"):
         found = read(parts, columns, **known)
     if threshold is not None or positive is not None:
@@ -94,5 +118,5 @@ def audit(
         if reference is not None:
             labels = Columns(true, pred, scores, features)
             baseline = audit_predictions(Predictions.read(reference, labels, class_names=class_names).labels_only())
-        report = audit_predictions(found, confidence=confidence, seed=seed, reference=baseline)
+        report = audit_predictions(found, confidence=confidence, seed=seed, reference=baseline, sample=sample)
     finish(report, out=out, as_json=as_json, fail_if=fail_if or [], source=title(parts), below=mislabelled_below)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from classgap.checks import InputError
+from classgap.cli import multi_label as multi
 from classgap.cli import options
 from classgap.cli.paths import matching
 
@@ -21,6 +22,7 @@ def compare(
     pred: options.Pred = None,
     scores: options.Scores = None,
     id: options.Id = None,
+    multi_label: options.MultiLabel = False,
     common: Annotated[
         bool,
         typer.Option(
@@ -46,6 +48,7 @@ def compare(
     classgap compare erm.csv mr2.csv
     classgap compare "erm_seed*.npz" "mr2_seed*.npz" --out report
     classgap compare a.csv,b.csv c.csv,d.csv --id filename
+    classgap compare old.csv new.csv --multi-label --fail-if "any label worsened"
     classgap compare old.parquet new.parquet --fail-if "easy.delta.high < -0.01"
 
     Exit codes: 0 success; 1 a --fail-if condition is true; 2 the input cannot be used.
@@ -56,6 +59,13 @@ def compare(
     from classgap.predictions import read_names
 
     check_output(out, fail_if)
+    if multi_label:
+        multi.refuse(names=names)
+        output: dict[str, Any] = {"out": out, "as_json": as_json, "fail_if": fail_if or []}
+        output["source"] = f"{before} → {after}"
+        columns = Columns(true=true, pred=pred, scores=scores, id=id)
+        multi.compare_files(runs(before), runs(after), columns, common=common, confidence=confidence, **output)
+        return
     with working("comparing"):
         comparison = compare_runs(
             runs(before),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from classgap.cli import multi_label as multi
 from classgap.cli import options
 from classgap.cli.paths import matching, title
 
@@ -28,6 +29,7 @@ def fix(
     true: options.True_ = None,
     scores: options.Scores = None,
     features: options.Features = None,
+    multi_label: options.MultiLabel = False,
     names: options.Names = None,
     train_counts: options.TrainCounts = None,
     rule: Annotated[
@@ -80,6 +82,8 @@ def fix(
     classgap fix val.csv --scores logit_ --true label --train-counts counts.csv
     classgap fix val.npz --rule best_overall --out fixed
     classgap fix val.csv --cost costs.csv  decisions of lowest expected cost
+    classgap fix tags.csv --multi-label    one threshold per label, for the
+                                           highest F1: thresholds.json
 
     \b
     Rules that choose the method
@@ -109,6 +113,11 @@ def fix(
     from classgap.predictions import read_cost, read_names, read_train_counts
 
     check_output(out)
+    if multi_label:
+        multi.refuse(features=features, train_counts=train_counts, cost=cost)
+        columns = Columns(true=true, scores=scores)
+        multi.fix_files(files, columns, names, out=out, report_share=report_share, folds=folds, seed=seed)
+        return
     parts = [part for file in files for part in matching(file)]
     with working("reading"):
         found = Predictions.read(

@@ -39,8 +39,8 @@ Scores = Annotated[
     typer.Option(
         "--scores",
         metavar="COL",
-        help="Logits or probabilities: a column of lists, a matrix, a column prefix such as 'score_', or column names "
-        "separated by commas.",
+        help="Logits or probabilities: a column of lists, a matrix, a column prefix such as 'score_', a pattern such as "
+        "'P(*)', or column names separated by commas.",
         rich_help_panel=_WHAT,
     ),
 ]
@@ -132,7 +132,26 @@ Threshold = Annotated[
     typer.Option(
         "--threshold",
         metavar="P",
-        help="Of two classes with scores: predict the positive class where its probability is at least P.",
+        help="Of two classes with scores: predict the positive class where its probability is at least P. With --multi-label: "
+        "predict every label where its probability is at least P (default 0.5).",
+        rich_help_panel=_RUN,
+    ),
+]
+MultiLabel = Annotated[
+    bool,
+    typer.Option(
+        "--multi-label",
+        help="A sample can have several labels: one column of 0 and 1 per label, and one of scores or predictions. --true, "
+        "--pred and --scores then name them by prefix ('true_') or pattern ('*_true').",
+        rich_help_panel=_WHAT,
+    ),
+]
+Thresholds = Annotated[
+    Path | None,
+    typer.Option(
+        "--thresholds",
+        metavar="FILE",
+        help="With --multi-label: JSON file with one threshold per label, as fix writes it (thresholds.json).",
         rich_help_panel=_RUN,
     ),
 ]

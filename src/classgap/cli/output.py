@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from classgap.measure.audit_report import AuditReport
     from classgap.measure.comparison import Comparison
+    from classgap.measure.gate import Measured
     from classgap.predictions import Progress
 
 _WORST_SHOWN = 10
@@ -109,7 +110,7 @@ def print_comparison(comparison: Comparison, out: Console) -> None:
 
 
 def finish(
-    result: AuditReport | Comparison,
+    result: Measured,
     *,
     out: Path | None,
     as_json: bool,
@@ -118,7 +119,6 @@ def finish(
     below: float = 0.1,
 ) -> None:
     """Print or write the result, then check the --fail-if conditions; ``below`` is the limit of suspected labels."""
-    from classgap.measure.comparison import Comparison
     from classgap.measure.render.folder import write_report
 
     screen = console()
@@ -127,16 +127,30 @@ def finish(
             write_report(result, out, source, below=below)
     if as_json:
         typer.echo(json.dumps(result.to_dict(), indent=2))
-    elif isinstance(result, Comparison):
-        print_comparison(result, screen)
     else:
-        print_audit(result, screen)
+        _print(result, screen)
     if out is not None and not as_json:
         screen.print(f"\nReport: {out / 'report.html'}", soft_wrap=True)
         for name, what in (("mistakes.csv", "All mistakes"), ("mislabelled.csv", "Labels to check")):
             if (out / name).exists():
                 screen.print(f"{what}: {out / name}", soft_wrap=True)
     apply_conditions(result, fail_if)
+
+
+def _print(result: Measured, screen: Console) -> None:
+    from classgap.cli import multi_label
+    from classgap.measure import Comparison, MultiLabelComparison, MultiLabelReport
+
+    if isinstance(result, Comparison):
+        print_comparison(result, screen)
+    elif isinstance(result, MultiLabelReport):
+        multi_label.print_labels(result, screen)
+        _print_notes(result.notes, screen)
+    elif isinstance(result, MultiLabelComparison):
+        multi_label.print_label_comparison(result, screen)
+        _print_notes(result.notes, screen)
+    else:
+        print_audit(result, screen)
 
 
 def check_output(out: Path | None, fail_if: Sequence[str] | None = None) -> None:
@@ -150,7 +164,7 @@ def check_output(out: Path | None, fail_if: Sequence[str] | None = None) -> None
         parse(text)
 
 
-def apply_conditions(result: AuditReport | Comparison, fail_if: Sequence[str]) -> None:
+def apply_conditions(result: Measured, fail_if: Sequence[str]) -> None:
     """Print the result of each condition on standard error; exit with code 1 if one is true."""
     from classgap.measure.gate import check
 
@@ -171,6 +185,16 @@ def _table(*heads: str, title: str | None = None) -> Table:
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
     for i, head in enumerate(heads):
         table.add_column(head, justify="left" if i == 0 else "right", overflow="fold" if i == 0 else "ellipsis")
+    return table
+
+
+def plain_table(heads: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> Table:
+    """A table of text; the rows marked with an arrow are bold."""
+    from rich.text import Text
+
+    table = _table(*heads, title=title)
+    for row in rows:
+        table.add_row(*map(Text, row), style="bold" if row[0].startswith("→") else "")
     return table
 
 

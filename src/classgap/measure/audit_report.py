@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from classgap.measure.diagnostics.ranking import Ranking
     from classgap.measure.diagnostics.threshold import Threshold
     from classgap.measure.statistics.slices import Slices
+    from classgap.measure.streaming import Sampling
 
 SCHEMA_VERSION = 1
 HEADLINES = ("overall", "balanced", "easy", "medium", "hard", "worst", "worst_decile", "gap")
@@ -103,7 +104,8 @@ class AuditReport:
         prediction_sets: With scores: how often sets of probable classes hold the true class, and how large they are.
         threshold: Of two classes with scores: accuracy of both by threshold.
         slices: Accuracy per class and slice for every column given as ``by``; None without one.
-        samples: The audited predictions; None if only counts were given.
+        samples: The audited predictions (of a table that was measured in batches, the sample); None if only counts were given.
+        sampling: Size and seed of the sample of a table that was measured in batches; None otherwise.
         notes: Remarks, e.g. that a class has no samples.
     """
 
@@ -128,6 +130,7 @@ class AuditReport:
     threshold: Threshold | None = None
     slices: Slices | None = None
     samples: Predictions | None = None
+    sampling: Sampling | None = None
     notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -283,6 +286,7 @@ class AuditReport:
                 "test_samples": [] if self.weighted else records(self.more_test_samples()),
                 "slices": None if self.slices is None else self.slices.to_dict(),
                 "margin_levels": None if self.margin_levels is None else asdict(self.margin_levels),
+                "sampling": None if self.sampling is None else self.sampling.to_dict(),
                 "notes": list(self.notes),
             }
         )

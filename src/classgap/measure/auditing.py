@@ -23,6 +23,7 @@ from classgap.measure.statistics.noise import homogeneity
 from classgap.measure.statistics.slices import Slices
 from classgap.measure.statistics.slices import describe as describe_slices
 from classgap.measure.statistics.weighted import Weighted, weigh, with_values
+from classgap.measure.streaming import Streamed, stream
 from classgap.predictions import Columns, Confusion, Predictions
 from classgap.predictions.predictions import as_predictions
 
@@ -85,6 +86,7 @@ def audit(
     remainder: Remainder = "first",
     few: int = 20,
     many: int = 100,
+    sample: int | None = None,
 ) -> AuditReport:
     """Report which classes fail, whether the gap is real, and why.
 
@@ -116,6 +118,9 @@ def audit(
         reference: Another report, or one number per class, whose order defines the thirds of ``groups["reference"]``.
         n_boot: Number of posterior draws for the ``*_corrected`` values.
         remainder: Which thirds get one class more if K is not a multiple of 3: the ``"first"`` or the ``"last"``.
+        sample: Measure the scores of a file or lazy table in batches, and take areas under curves, curves, prediction sets,
+            features, causes and mistakes from a stratified sample of this many rows; ``report.sampling`` says so. By default
+            only tables of more than 100 million scores (rows × classes), with at most 200,000 rows in the sample.
         few, many: Limits of the groups by frequency: "few" has fewer than ``few`` training samples, "many" more than ``many``.
     Example:
         >>> report = audit(["cat", "cat", "dog", "dog"], ["cat", "dog", "dog", "dog"])
@@ -142,15 +147,29 @@ def audit(
         columns=columns,
         by=by,
         sample_weight=sample_weight,
+        batches=None if sample is None else True,
     )
+    if sample is not None:
+        checks.whole("sample", sample, low=100)
+        if found.batches is None:
+            raise checks.InputError(
+                "sample needs scores in CSV or Parquet files, or in a lazy table of polars, DuckDB or Dask, without sample "
+                "weights; leave it out, since these predictions are in memory"
+            )
     if threshold is not None or positive is not None:
         found = found.at_threshold(0.5 if threshold is None else threshold, positive)
-    return _assemble(found, reference, options)
+    streamed = None if found.batches is None else stream(found, sample, seed)
+    return _assemble(found if streamed is None else streamed.predictions, reference, options, streamed)
 
 
-def _assemble(predictions: Predictions, reference: Reference | None, options: _Options) -> AuditReport:
+def _assemble(
+    predictions: Predictions, reference: Reference | None, options: _Options, streamed: Streamed | None = None
+) -> AuditReport:
     confusion, classes, train_counts = predictions.confusion, predictions.classes, predictions.train_counts
     samples = predictions if predictions.has_rows else None
+    known = confusion
+    if streamed is not None:
+        samples, known = streamed.sample, streamed.sample.confusion
     rng = np.random.default_rng(options.seed)
     measured = _weighted(predictions, options) or confusion
     present = measured.support > 0
@@ -168,7 +187,11 @@ def _assemble(predictions: Predictions, reference: Reference | None, options: _O
     metrics = found.metrics
     test = Homogeneity(*homogeneity(measured.correct[present], measured.support[present], rng))
     sections = diagnosing.score_sections(samples, len(classes), options.confidence, options.seed)
+    if streamed is not None:
+        sections = streamed.sections(sections)
     columns = _columns(confusion, measured, classes, group, train_counts, samples, options.confidence)
+    if streamed is not None and streamed.top5 is not None:
+        columns["top5"] = streamed.top5
     for section in sections.values():
         if section is not None:
             columns |= section.columns()
@@ -184,11 +207,13 @@ def _assemble(predictions: Predictions, reference: Reference | None, options: _O
         homogeneity=test,
         verdict=_verdict(metrics, test, options.confidence),
         margin_levels=diagnosing.margin_levels(group, confusion.support, sections, options.confidence),
-        diagnoses=diagnosing.diagnoses(confusion, classes, group, samples, sections["geometry"], train_counts),
+        diagnoses=diagnosing.diagnoses(known, classes, group, samples, sections["geometry"], train_counts),
         samples=samples,
+        sampling=None if streamed is None else streamed.sampling,
         threshold=diagnosing.threshold_of(samples, options.confidence),
         slices=_slices(predictions, options),
         notes=(
+            *([] if streamed is None else [streamed.sampling.sentence]),
             *predictions.notes,
             *([_WEIGHTED_NOTE] if isinstance(measured, Weighted) else ()),
             *diagnosing.inverted(samples, sections["ranking"]),

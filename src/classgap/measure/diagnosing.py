@@ -22,13 +22,18 @@ _CURVES = 6  # curves of precision and recall in the page
 
 def top5(scores: NDArray[Any], y_true: Ints, support: Ints) -> Float64s:
     """Share of each class whose true score is among the five highest; ties count as if resolved at random."""
-    hits = np.zeros(len(support))
+    return divide(top5_hits(scores, y_true, len(support)), support)
+
+
+def top5_hits(scores: NDArray[Any], y_true: Ints, num_classes: int) -> Float64s:
+    """Samples of each class whose true score is among the five highest."""
+    hits = np.zeros(num_classes)
     for rows in row_blocks(len(y_true), scores.shape[1]):
         block, labels = scores[rows], y_true[rows]
         own = np.take_along_axis(block, labels[:, None], axis=1)
         higher, equal = (block > own).sum(1), (block == own).sum(1)
-        hits += np.bincount(labels, weights=np.clip((5 - higher) / equal, 0, 1), minlength=len(support))
-    return divide(hits, support)
+        hits += np.bincount(labels, weights=np.clip((5 - higher) / equal, 0, 1), minlength=num_classes)
+    return hits
 
 
 def score_sections(samples: Predictions | None, num_classes: int, confidence: float, seed: int) -> dict[str, Any]:

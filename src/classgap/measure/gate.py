@@ -12,6 +12,8 @@ A condition has the form ``NAME OPERATOR NUMBER``. Names are paths in the JSON o
                              classes); also "any class improved"
     slices.worst             in an audit with slices: the lowest accuracy of a class within a slice
     slice[site=B].difference a slice by name: accuracy minus that of the other slices of the same classes
+    label[cat].recall        in an audit of multi-label data: a label by name (its F1 if nothing follows); also macro_f1,
+                             recall.worst.low, precision.gap; in a comparison "any label worsened"
     any slice worse          a slice, or a class within a slice, is significantly less accurate than the other slices
 
 Numbers may be written ``60%``. Nothing is evaluated as code.
@@ -29,8 +31,12 @@ from typing import Any
 from classgap.checks import InputError, did_you_mean, one_of
 from classgap.measure.audit_report import AuditReport
 from classgap.measure.comparison import Comparison
+from classgap.measure.multi_label_compare import TITLES as LABEL_TITLES
+from classgap.measure.multi_label_compare import MultiLabelComparison
+from classgap.measure.multi_label_report import MultiLabelReport
 from classgap.measure.verdict import TITLES
 
+Measured = AuditReport | Comparison | MultiLabelReport | MultiLabelComparison
 _OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
     "<=": operator.le,
     ">=": operator.ge,
@@ -42,12 +48,12 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
 _WORDS = {"<": "below", "<=": "at most", ">": "above", ">=": "at least", "==": "equal to", "!=": "other than"}
 # A class name may contain operators and brackets, so it extends to the last "]" before a dot or an operator.
 _CONDITION = re.compile(
-    r"\s*(?P<name>(?:class|slice)\[.*\](?:\.\w+)*|[\w.]+)\s*(?P<operator><=|>=|==|!=|<|>)\s*(?P<bound>\S+)\s*"
+    r"\s*(?P<name>(?:class|label|slice)\[.*\](?:\.\w+)*|[\w.]+)\s*(?P<operator><=|>=|==|!=|<|>)\s*(?P<bound>\S+)\s*"
 )
-_CLASS = re.compile(r"class\[(?P<class>.*)\](?P<rest>(?:\.\w+)*)")
+_CLASS = re.compile(r"(?:class|label)\[(?P<class>.*)\](?P<rest>(?:\.\w+)*)")
 _SLICE = re.compile(r"slice\[(?P<column>[^=]+)=(?P<slice>.*)\](?P<rest>(?:\.\w+)*)")
 _ANY_SLICE = re.compile(r"\s*any\s+slice\s+worse\s*")
-_ANY_CLASS = re.compile(r"\s*any\s+class\s+(?P<what>worsened|improved)\s*")
+_ANY_CLASS = re.compile(r"\s*any\s+(?P<kind>class|label)\s+(?P<what>worsened|improved)\s*")
 _DEFAULTS = ("value", "after", "kind")  # the entry that an incomplete name means
 
 
@@ -78,7 +84,7 @@ def parse(text: str) -> Condition:
         Condition(text='worst.low < 40%', name='worst.low', operator='<', bound=0.4)
     """
     if (found := _ANY_CLASS.fullmatch(text)) is not None:
-        return Condition(text.strip(), f"any class {found['what']}", "any", found["what"])
+        return Condition(text.strip(), f"any {found['kind']} {found['what']}", "any", found["what"])
     if _ANY_SLICE.fullmatch(text) is not None:
         return Condition(text.strip(), "any slice worse", "any", "slice")
     match = _CONDITION.fullmatch(text)
@@ -103,10 +109,11 @@ def _bound(text: str, sign: str, bound: str) -> float | str:
     return number
 
 
-def check(result: AuditReport | Comparison, conditions: Sequence[str]) -> tuple[Outcome, ...]:
+def check(result: Measured, conditions: Sequence[str]) -> tuple[Outcome, ...]:
     """The outcome of every condition. The gate fails if one of them ``failed``; an undefined number fails too."""
     parsed = [parse(text) for text in conditions]
-    if isinstance(result, AuditReport) and result.overall.value == 0:
+    all_wrong = isinstance(result, AuditReport) and result.overall.value == 0
+    if all_wrong or (isinstance(result, MultiLabelReport) and result.metrics["micro_f1"].value == 0):
         return tuple(Outcome(c.text, True, f"failed: {c.text!r} cannot be judged. {result.verdict}") for c in parsed)
     tree = result.to_dict() if parsed else {}
     return tuple(_judge(tree, condition) for condition in parsed)
@@ -142,14 +149,15 @@ def _check_verdict(tree: Mapping[str, Any], condition: Condition) -> None:
             f"{condition.text!r} needs a comparison, but this is the audit of one model, whose verdict is a sentence; "
             "write e.g. 'gap_corrected.low > 0.1' or 'homogeneity.p_value < 0.05'"
         )
-    one_of(f"the right side of {condition.text!r}", str(condition.bound), TITLES)
+    kinds = LABEL_TITLES if "per_label" in tree else TITLES
+    one_of(f"the right side of {condition.text!r}", str(condition.bound), kinds)
 
 
 def _judge_any(tree: Mapping[str, Any], condition: Condition) -> Outcome:
     """Whether any class got worse (or improved) significantly."""
     if condition.bound == "slice":
         return _judge_slices(_slices(tree, condition.text), condition)
-    rows = tree["per_class"]
+    rows, noun = _rows(tree)
     if not rows or "significant" not in rows[0]:
         raise InputError(
             f"{condition.text!r} needs a comparison, but this is the audit of one model; use classgap compare"
@@ -158,8 +166,13 @@ def _judge_any(tree: Mapping[str, Any], condition: Condition) -> Outcome:
     names = [str(row["name"]) for row in rows if row["significant"] and sign * row["delta"] > 0]
     shown = ", ".join(map(repr, names[:5])) + (" …" if len(names) > 5 else "")
     change = "got worse" if condition.bound == "worsened" else "improved"
-    reason = f"{len(names)} of {len(rows)} classes {change} significantly" + (f" ({shown})" if names else "")
+    reason = f"{len(names)} of {len(rows)} {noun} {change} significantly" + (f" ({shown})" if names else "")
     return Outcome(condition.text, bool(names), f"{'failed' if names else 'passed'}: {reason}")
+
+
+def _rows(tree: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str]:
+    """The records of the classes or labels, and what they are."""
+    return (tree["per_label"], "labels") if "per_label" in tree else (tree["per_class"], "classes")
 
 
 def _slices(tree: Mapping[str, Any], text: str) -> Mapping[str, Any]:
@@ -202,11 +215,12 @@ def look_up(tree: Mapping[str, Any], name: str) -> float | str | None:
 def _start(tree: Mapping[str, Any], name: str) -> tuple[Any, list[str]]:
     """The subtree where the path begins, and the remaining parts of the path."""
     if match := _CLASS.fullmatch(name):
-        rows = {str(row["name"]): row for row in tree["per_class"]}
+        records, noun = _rows(tree)
+        rows = {str(row["name"]): row for row in records}
         if match["class"] not in rows:
-            raise InputError(did_you_mean(match["class"], rows, what="class"))
-        parts = match["rest"].split(".")[1:]
-        return rows[match["class"]], parts or ["after" if "after" in rows[match["class"]] else "accuracy"]
+            raise InputError(did_you_mean(match["class"], rows, what="class" if noun == "classes" else "label"))
+        row, parts = rows[match["class"]], match["rest"].split(".")[1:]
+        return row, parts or [next(key for key in ("after", "accuracy", "f1") if key in row)]
     if match := _SLICE.fullmatch(name):
         columns = _slices(tree, name)["columns"]
         if match["column"] not in columns:
@@ -221,5 +235,6 @@ def _start(tree: Mapping[str, Any], name: str) -> tuple[Any, list[str]]:
     scopes = {**tree["groups"], **tree["metrics"], **tree}
     if first not in scopes:
         numbers = [key for key, entry in scopes.items() if isinstance(entry, (Mapping, int, float))]
-        raise InputError(did_you_mean(first, [*numbers, "class[NAME]"], what="name in a condition:"))
+        named = "label[NAME]" if "per_label" in tree else "class[NAME]"
+        raise InputError(did_you_mean(first, [*numbers, named], what="name in a condition:"))
     return scopes[first], rest

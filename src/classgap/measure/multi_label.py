@@ -2,126 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from classgap import checks
 from classgap.arrays import divide
-from classgap.measure.audit_report import SCHEMA_VERSION, Estimate, Homogeneity
+from classgap.measure.audit_report import Estimate, Homogeneity
 from classgap.measure.diagnostics.ranking import auc_interval, average_precision, roc_area
-from classgap.measure.render.plain import (
-    columns_frame,
-    json_ready,
-    markdown_table,
-    p_value,
-    percent,
-    records,
-    structured,
-)
+from classgap.measure.multi_label_report import MultiLabelReport
+from classgap.measure.render.plain import p_value, percent, structured
 from classgap.measure.statistics.estimating import estimate_metrics
+from classgap.measure.statistics.f1 import LabelCounts, mean_f1
 from classgap.measure.statistics.intervals import wilson
-from classgap.measure.statistics.metrics import label
 from classgap.measure.statistics.noise import homogeneity
-
-if TYPE_CHECKING:
-    import pandas as pd
+from classgap.predictions import Columns
+from classgap.predictions.multi_label import MultiLabelPredictions, Thresholds, as_label_predictions
 
 METRICS = ("balanced", "hard", "hard_corrected", "worst", "worst_corrected", "worst_decile", "gap", "gap_corrected")
-
-
-@dataclass(frozen=True, eq=False)
-class MultiLabelReport:
-    """Which labels are missed, and whether they really differ. Created by :func:`audit_labels`.
-
-    Attributes:
-        labels: Names of the labels.
-        per_label: Structured array, one record per label, lowest recall first: ``name, support`` (samples that have the label),
-            ``recall, low, high`` (share of them that are predicted to have it), ``specificity`` with its interval (share of the
-            other samples that are predicted not to have it), ``precision, f1``, and with scores ``auc`` and
-            ``average_precision`` with their intervals.
-        metrics: Aggregates of the recalls, as for the accuracies of classes; "hard" is the third of labels with the lowest
-            recall.
-        homogeneity: Test of "all labels have the same recall".
-        verdict: Its result in one sentence.
-    """
-
-    labels: tuple[str, ...]
-    num_samples: int
-    confidence: float
-    per_label: NDArray[np.void]
-    metrics: Mapping[str, Estimate]
-    homogeneity: Homogeneity
-    verdict: str
-
-    def __repr__(self) -> str:
-        worst = self.per_label[0]
-        size = f"{len(self.labels):,} labels, {self.num_samples:,} samples"
-        return f"<MultiLabelReport: {size}; lowest recall {percent(worst['recall'])} ({worst['name']}); {self.verdict}>"
-
-    def to_dict(self) -> dict[str, Any]:
-        """The report as plain data, ready for JSON (nan is None)."""
-        tree: dict[str, Any] = json_ready(
-            {
-                "schema_version": SCHEMA_VERSION,
-                "num_samples": self.num_samples,
-                "num_labels": len(self.labels),
-                "confidence": self.confidence,
-                "verdict": self.verdict,
-                "homogeneity": asdict(self.homogeneity),
-                "metrics": {name: asdict(estimate) for name, estimate in self.metrics.items()},
-                "per_label": records(self.per_label),
-            }
-        )
-        return tree
-
-    def to_markdown(self, *, labels: int = 10) -> str:
-        """Verdict, aggregates of the recalls, and the labels with the lowest recall."""
-        level = f"{self.confidence:.0%} interval"
-        rows = [
-            (label(name).replace("class", "label"), percent(e.value), f"{percent(e.low)} – {percent(e.high)}")
-            for name, e in self.metrics.items()
-        ]
-        worst = [
-            (str(r["name"]), f"{r['support']:,}", percent(r["recall"]), f"{percent(r['low'])} – {percent(r['high'])}",
-             percent(r["specificity"]), percent(r["precision"]))
-            for r in self.per_label[:labels]
-        ]  # fmt: skip
-        parts = [
-            f"## Label audit: {len(self.labels)} labels, {self.num_samples:,} samples",
-            f"**{self.verdict}**",
-            markdown_table(("", "recall", level), rows),
-            "### Labels with the lowest recall",
-            markdown_table(("label", "samples", "recall", level, "specificity", "precision"), worst),
-        ]
-        return "\n\n".join(parts) + "\n"
-
-    def to_pandas(self) -> pd.DataFrame:
-        """The labels as a data frame, indexed by name."""
-        return columns_frame(self.per_label)
+NOTHING_FOUND = (
+    "No label is predicted correctly for any sample: check that the columns and rows of both belong together."
+)
+_FEW = 10
 
 
 def audit_labels(
-    y_true: ArrayLike,
+    y_true: Any,
     y_pred: ArrayLike | None = None,
     *,
     scores: ArrayLike | None = None,
-    threshold: float | ArrayLike = 0.5,
+    scores_kind: Literal["auto", "logits", "probabilities"] = "auto",
+    threshold: Thresholds = 0.5,
     label_names: Sequence[str] | None = None,
+    ids: ArrayLike | None = None,
+    columns: Columns | None = None,
     confidence: float = 0.95,
     seed: int = 0,
 ) -> MultiLabelReport:
     """Audit multi-label predictions: every label is a binary problem of its own.
 
+    Two questions are asked of every label, each with the statistics of class accuracies: how many of the samples that have it
+    are found (recall), and how many of the samples that are predicted to have it do have it (precision).
+
     Args:
-        y_true: ``(n, L)`` of 0 and 1: whether a sample has a label.
-        y_pred: ``(n, L)`` of 0 and 1: whether it is predicted; by default where the score is at least the threshold.
-        scores: ``(n, L)`` probabilities (or other scores; then pass their ``threshold``).
-        threshold: One number, or one per label.
+        y_true: ``(n, L)`` of 0 and 1: whether a sample has a label; or an object that holds all inputs: a
+            :class:`~classgap.MultiLabelPredictions`, the path of a prediction file, or a table.
+        y_pred: ``(n, L)`` of 0 and 1: whether it is predicted; by default where the probability reaches the threshold.
+        scores: ``(n, L)`` probabilities or logits of the labels.
+        scores_kind: Kind of the scores. ``"auto"``: logits if a value lies outside [0, 1], otherwise probabilities.
+        threshold: Probability from which a label is predicted, also for logits: one number, one per label, or by name.
         label_names: Names of the labels, in the order of the columns.
+        ids: Sample ids.
+        columns: Names of the columns of a file or table, see :meth:`MultiLabelPredictions.read`.
         confidence: Confidence level of the intervals.
         seed: Random seed.
     Example:
@@ -131,82 +65,81 @@ def audit_labels(
     """
     checks.fraction("confidence", confidence)
     checks.whole("seed", seed, low=0)
-    true = _indicators("y_true", y_true)
-    values = None
-    if scores is not None:
-        given = checks.as_numpy(scores)
-        values = checks.float_matrix("scores", given, rows=true.shape[0], columns=true.shape[1]).astype(np.float64)
-    predicted = _predicted(y_pred, values, threshold, true.shape)
-    names = tuple(map(str, range(true.shape[1]) if label_names is None else label_names))
-    if len(names) != true.shape[1] or len(set(names)) != len(names):
-        raise checks.InputError(
-            f"label_names must be {true.shape[1]} different names, one per column, got {len(names)}"
-        )
-    columns = _columns(true, predicted, np.array(names), confidence)
-    if values is not None:
-        columns |= _areas(true, values, confidence)
-    rng = np.random.default_rng(seed)
-    hits, support = (true & predicted).sum(0), true.sum(0)
-    if not support.any():
+    found = as_label_predictions(
+        y_true,
+        y_pred,
+        scores=scores,
+        scores_kind=scores_kind,
+        threshold=threshold,
+        label_names=label_names,
+        ids=ids,
+        columns=columns,
+    )
+    counts = LabelCounts.gather(found.y_true, found.y_pred)
+    if not counts.support.any():
         raise checks.InputError("y_true must have at least one sample with a label, got only zeros")
-    found = estimate_metrics(hits, support, confidence=confidence, draws=1000, rng=rng)
-    test = Homogeneity(*homogeneity(hits[support > 0], support[support > 0], rng))
-    per_label = structured(columns)
+    rng = np.random.default_rng(seed)
+    per_label = structured(_columns(found, counts, confidence))
+    recall = _side(counts.hits, counts.support, confidence, rng)
+    precision = _side(counts.hits, np.where(counts.support > 0, counts.said, 0), confidence, rng)
+    means = {
+        name: Estimate(*mean_f1(found.y_true, found.y_pred, confidence, micro=name == "micro_f1"))
+        for name in ("macro_f1", "micro_f1")
+    }
+    order = np.argsort(per_label["f1"], kind="stable")  # nan last
     return MultiLabelReport(
-        labels=names,
-        num_samples=len(true),
+        labels=found.labels,
+        num_samples=found.num_samples,
         confidence=confidence,
-        per_label=per_label[np.argsort(columns["recall"], kind="stable")],
-        metrics={name: found.metrics[name] for name in METRICS},
-        homogeneity=test,
-        verdict=_verdict(found.metrics["gap"], found.metrics["gap_corrected"], test, confidence),
+        seed=seed,
+        per_label=per_label[order],
+        metrics=means | recall[0],
+        groups={"recall": recall[0], "precision": precision[0]},
+        homogeneity=recall[1],
+        precision_homogeneity=precision[1],
+        verdict=_verdict(found, recall, precision, means["micro_f1"], confidence),
+        samples=found,
+        notes=(*found.notes, *_notes(found, counts)),
     )
 
 
-def _indicators(name: str, value: Any) -> NDArray[np.bool_]:
-    matrix = checks.as_numpy(value)
-    if matrix.ndim != 2 or matrix.size == 0 or matrix.dtype.kind not in "biuf" or not np.isin(matrix, (0, 1)).all():
-        raise checks.InputError(
-            f"{name} must be a matrix of 0 and 1, one row per sample and one column per label, got shape {matrix.shape} of "
-            f"{matrix.dtype}; for one label per sample use audit"
-        )
-    return matrix.astype(bool)
+Side = tuple[dict[str, Estimate], Homogeneity]
 
 
-def _predicted(
-    y_pred: Any, scores: NDArray[np.float64] | None, threshold: Any, shape: tuple[int, ...]
-) -> NDArray[np.bool_]:
-    if y_pred is not None:
-        predicted = _indicators("y_pred", y_pred)
-        if predicted.shape != shape:
-            raise checks.InputError(f"y_pred must have the shape of y_true, {shape}, got {predicted.shape}")
-        return predicted
-    if scores is None:
-        raise checks.InputError("y_true needs predictions to compare with: pass y_pred, or scores of shape (n, L)")
-    limit = np.asarray(threshold, dtype=np.float64)
-    if limit.shape not in ((), (shape[1],)) or not np.isfinite(limit).all():
-        raise checks.InputError(
-            f"threshold must be one number, or {shape[1]} numbers, one per label, got {threshold!r}"
-        )
-    return np.asarray(scores >= limit)
+def _side(hits: NDArray[Any], size: NDArray[Any], confidence: float, rng: np.random.Generator) -> Side:
+    """Aggregates of one share per label, and the test that it is the same for all labels."""
+    present = size > 0
+    if not present.any():
+        nothing = Estimate(*[float("nan")] * 3)
+        return dict.fromkeys(METRICS, nothing), Homogeneity(0.0, 1.0, "no variation to test")
+    found = estimate_metrics(hits, size, confidence=confidence, draws=1000, rng=rng)
+    test = Homogeneity(*homogeneity(hits[present], size[present], rng))
+    return {name: found.metrics[name] for name in METRICS}, test
 
 
-def _columns(
-    true: NDArray[np.bool_], predicted: NDArray[np.bool_], names: NDArray[Any], confidence: float
-) -> dict[str, NDArray[Any]]:
-    hits, support, said = (true & predicted).sum(0), true.sum(0), predicted.sum(0)
-    rest, spared = len(true) - support, (~true & ~predicted).sum(0)
-    recall, specificity = divide(hits, support), divide(spared, rest)
-    low, high = wilson(recall, support, confidence)
-    other_low, other_high = wilson(specificity, rest, confidence)
-    return {
-        "name": names, "support": support, "recall": recall, "low": low, "high": high, "specificity": specificity,
-        "specificity_low": other_low, "specificity_high": other_high, "precision": divide(hits, said),
-        "f1": np.where(support > 0, divide(2 * hits, support + said), np.nan),
-    }  # fmt: skip
+def _columns(found: MultiLabelPredictions, counts: LabelCounts, confidence: float) -> dict[str, NDArray[Any]]:
+    support, said, hits = counts.support, counts.said, counts.hits
+    rest = found.num_samples - support
+    recall, precision = divide(hits, support), divide(hits, np.where(support > 0, said, 0))
+    specificity = divide(rest - (said - hits), rest)
+    columns: dict[str, NDArray[Any]] = {"name": np.array(found.labels), "support": support, "predicted": said}
+    for name, share, size in (
+        ("recall", recall, support),
+        ("precision", precision, said),
+        ("specificity", specificity, rest),
+    ):
+        low, high = wilson(share, size, confidence)
+        columns |= {name: share, f"{name}_low": low, f"{name}_high": high}
+    low, high = counts.interval(confidence)
+    columns |= {"f1": counts.f1, "f1_low": low, "f1_high": high}
+    if found.thresholds is not None:
+        columns["threshold"] = found.thresholds
+    if found.scores is not None:
+        columns |= _areas(found.y_true, found.scores, confidence)
+    return columns
 
 
-def _areas(true: NDArray[np.bool_], scores: NDArray[np.float64], confidence: float) -> dict[str, NDArray[Any]]:
+def _areas(true: NDArray[np.bool_], scores: NDArray[Any], confidence: float) -> dict[str, NDArray[Any]]:
     number = true.shape[1]
     auc, variance, precision = np.full((3, number), np.nan)
     support = true.sum(0)
@@ -219,11 +152,66 @@ def _areas(true: NDArray[np.bool_], scores: NDArray[np.float64], confidence: flo
             "average_precision_low": ap_low, "average_precision_high": ap_high}  # fmt: skip
 
 
-def _verdict(gap: Estimate, true_gap: Estimate, test: Homogeneity, confidence: float) -> str:
+def _verdict(found: MultiLabelPredictions, recall: Side, precision: Side, micro: Estimate, confidence: float) -> str:
+    """Recall first, then precision: a model that predicts every label of every sample has a perfect recall."""
+    if micro.value == 0:
+        return NOTHING_FOUND
+    sentences = [_sentence(name, side, confidence) for name, side in (("recall", recall), ("precision", precision))]
+    real = [name for name, side in (("recall", recall), ("precision", precision)) if side[1].p_value < 1 - confidence]
+    title = {
+        2: "Labels really differ in recall and precision",
+        1: f"Labels really differ in {real[0] if real else ''}",
+        0: "The differences between labels may be sampling noise",
+    }[len(real)]
+    return f"{title}: {sentences[0]}; {sentences[1]}."
+
+
+def _sentence(name: str, side: Side, confidence: float) -> str:
+    metrics, test = side
     if test.method == "no variation to test":
-        return "There is no gap: every label with samples has the same recall."
-    observed = f"the observed gap between the highest and the lowest recall of a label is {percent(gap.value)}"
-    interval = f"{percent(true_gap.low)} to {percent(true_gap.high)} ({confidence:.0%} interval)"
-    if test.p_value < 1 - confidence:
-        return f"The gap is real ({p_value(test.p_value)}): {observed}; the true gap is {interval}."
-    return f"The gap may be sampling noise ({p_value(test.p_value)}): {observed}; a true gap of {interval} is compatible with it."
+        value = metrics["balanced"].value
+        return (
+            f"no label is predicted, so there is no {name}"
+            if np.isnan(value)
+            else f"every label has a {name} of {percent(value)}"
+        )
+    gap, true_gap = metrics["gap"], metrics["gap_corrected"]
+    return (
+        f"the observed gap in {name} is {percent(gap.value)}, the lowest {name} {percent(metrics['worst'].value)}; without "
+        f"sampling noise the gap is {percent(true_gap.low)} to {percent(true_gap.high)} ({confidence:.0%} interval, "
+        f"{p_value(test.p_value)})"
+    )
+
+
+def _notes(found: MultiLabelPredictions, counts: LabelCounts) -> list[str]:
+    labels = np.array(found.labels, dtype=object)
+    present = counts.support > 0
+    kinds = (
+        (~present, "no samples; recall, precision and F1 are nan, and averages exclude {them}"),
+        (present & (counts.said == 0), "samples but {are} never predicted; the precision is nan"),
+        (
+            present & (counts.said == found.num_samples),
+            "been predicted for every sample, so a recall of 100 % says nothing",
+        ),
+        (counts.support == found.num_samples, "no sample without the label, so the specificity and the AUC are nan"),
+    )
+    notes = []
+    for chosen, text in kinds:
+        names = labels[chosen]
+        if len(names):
+            shown = ", ".join(map(repr, names[:5])) + (" …" if len(names) > 5 else "")
+            one = len(names) == 1
+            who = f"label {shown} has" if one else f"{len(names)} labels ({shown}) have"
+            notes.append(f"{who} {text.format(them='it' if one else 'them', are='is' if one else 'are')}")
+    few = int((present & (counts.support < _FEW)).sum())
+    if few:
+        notes.append(
+            f"{few} label{'s have' if few > 1 else ' has'} fewer than {_FEW} samples and therefore wide intervals"
+        )
+    if found.num_labels > 1:
+        notes.append(
+            "the labels of one sample are correlated: intervals of macro and micro F1 take this into account; the tests of equal "
+            "recall and precision treat the labels as independent, which makes them cautious if labels are right or wrong "
+            "together"
+        )
+    return notes

@@ -105,7 +105,8 @@ def _worst_first(report: AuditReport, samples: Predictions, rows: Ints) -> Ints:
 
 def _identified(samples: Predictions, rows: Ints) -> dict[str, NDArray[Any]]:
     """Row number, and id where it is known."""
-    return {"row": rows, **({} if samples.ids is None else {"id": samples.ids[rows]})}
+    numbers = rows if samples.row_numbers is None else samples.row_numbers[rows]
+    return {"row": numbers, **({} if samples.ids is None else {"id": samples.ids[rows]})}
 
 
 def _shown(samples: Predictions, rows: Ints) -> dict[str, NDArray[Any]]:

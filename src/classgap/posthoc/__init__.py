@@ -22,6 +22,8 @@ from classgap.posthoc.estimators.scaling import MatrixScaling, TemperatureScalin
 from classgap.posthoc.files import load, save
 from classgap.posthoc.fix_report import FixReport
 from classgap.posthoc.fixing import fix
+from classgap.posthoc.fixing_labels import MultiLabelFix, fix_labels
+from classgap.posthoc.label_thresholds import LabelThresholds
 from classgap.posthoc.prediction_sets import PredictionSets
 from classgap.posthoc.selection import RULES
 
@@ -34,9 +36,11 @@ __all__ = [
     "FixReport",
     "FrontierPoint",
     "GapDial",
+    "LabelThresholds",
     "LogitAdjustment",
     "LowestCost",
     "MatrixScaling",
+    "MultiLabelFix",
     "PostHocClassifier",
     "PostHocMethod",
     "PredictionSets",
@@ -44,6 +48,7 @@ __all__ = [
     "TemperatureScaling",
     "VectorScaling",
     "fix",
+    "fix_labels",
     "load",
     "save",
 ]

@@ -29,11 +29,11 @@ _PREFIXES = {"scores": ("score", "prob", "proba", "logit"), "features": ("featur
 class Columns:
     """Names of the columns (tables) or arrays (archives) to read; None means: find it by its usual names.
 
-    ``scores`` and ``features`` name a column of lists, a 2-D array, a column prefix (``"score_"``), or several columns separated
-    by commas. ``id`` names the column of sample ids, by which the rows of files in different order are matched; ``path`` and
-    ``text`` name the columns of image files and of texts, by which a report shows a sample; ``by`` names columns that define
-    slices; ``sample_weight`` names the column of weights; ``count`` names the column with the number of samples that a row
-    stands for, in a table that is already counted.
+    ``scores`` and ``features`` name a column of lists, a 2-D array, a column prefix (``"score_"``), a pattern (``"*_score"``),
+    or several columns separated by commas. ``id`` names the column of sample ids, by which the rows of files in different order
+    are matched; ``path`` and ``text`` name the columns of image files and of texts, by which a report shows a sample; ``by``
+    names columns that define slices; ``sample_weight`` names the column of weights; ``count`` names the column with the number
+    of samples that a row stands for, in a table that is already counted.
     """
 
     true: str | None = None
@@ -134,14 +134,17 @@ def pick_wide(role: str, wanted: str | None, available: Sequence[str]) -> tuple[
         (['p_cat', 'p_dog'], None)
         >>> pick_wide("scores", "p_", ["p_cat", "p_dog"])
         (['p_cat', 'p_dog'], ['cat', 'dog'])
+        >>> pick_wide("scores", "P(", ["P(cat)", "P(dog)"])
+        (['P(cat)', 'P(dog)'], ['cat', 'dog'])
     """
     if wanted is not None and wanted not in available:
         if "," in wanted:
             return [pick(role, part.strip(), available) or "" for part in wanted.split(",")], None
-        found = [name for name in available if name.startswith(wanted)]
+        start, _, end = wanted.partition("*")
+        found = [n for n in available if n.startswith(start) and n.endswith(end) and len(n) >= len(start) + len(end)]
         if not found:
             raise InputError(did_you_mean(wanted, available, what=f"column or prefix for --{role}"))
-        return _in_order(found, len(wanted))
+        return _in_order(found, len(start), len(end or _bracket(start, found)))
     single = pick(role, wanted, available)
     if single is not None:
         return [single], None
@@ -155,8 +158,14 @@ def pick_wide(role: str, wanted: str | None, available: Sequence[str]) -> tuple[
     return [], None
 
 
-def _in_order(found: list[str], prefix_length: int) -> tuple[list[str], list[str] | None]:
-    suffixes = [name[prefix_length:] for name in found]
+def _bracket(prefix: str, found: Sequence[str]) -> str:
+    """The bracket that closes the one at the end of ``prefix``, if all columns end with it."""
+    closing = {"(": ")", "[": "]", "{": "}", "<": ">"}.get(prefix[-1:], "")
+    return closing if all(name.endswith(closing) for name in found) else ""
+
+
+def _in_order(found: list[str], prefix_length: int, ending: int = 0) -> tuple[list[str], list[str] | None]:
+    suffixes = [name[prefix_length : len(name) - ending] for name in found]
     if all(re.fullmatch(r"[0-9]{1,18}", s) for s in suffixes):
         numbers = sorted(int(s) for s in suffixes)
         if numbers != list(range(len(numbers))):
@@ -164,5 +173,5 @@ def _in_order(found: list[str], prefix_length: int) -> tuple[list[str], list[str
                 f"columns {found[0]!r} … {found[-1]!r} must be numbered 0 … {len(found) - 1} without gaps, "
                 f"got {numbers[0]} … {numbers[-1]}"
             )
-        return sorted(found, key=lambda name: int(name[prefix_length:])), None
+        return [name for _, name in sorted(zip(map(int, suffixes), found, strict=True))], None
     return found, suffixes

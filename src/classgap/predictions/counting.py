@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from classgap.arrays import Ints
 from classgap.checks import InputError
+from classgap.predictions.batches import MOST_SCORES, may_be_large, num_scores, open_batches
 from classgap.predictions.confusion import DENSE_LIMIT, Confusion
 from classgap.predictions.labels import LabelCoder, resolve_classes
 from classgap.predictions.predictions import DESCRIBING, Predictions, different_ids, repeated_id
@@ -46,8 +47,23 @@ class Pairs:
         return Predictions(classes, counted=confusion, counted_by=slices, notes=notes)
 
 
-def from_table(table: Table, class_names: Sequence[str] | None, train_counts: Any, *, rows: bool) -> Predictions:
-    """Predictions from any table: with ``rows`` all rows, otherwise only counts if the table holds only labels."""
+def from_table(
+    table: Table,
+    class_names: Sequence[str] | None,
+    train_counts: Any,
+    *,
+    rows: bool,
+    batches: bool | None = False,
+    place: Any = "the table",
+) -> Predictions:
+    """Predictions from any table: with ``rows`` all rows, otherwise only counts if the table holds only labels.
+
+    Args:
+        batches: Read scores later, in batches; None means: if there are too many for memory.
+        place: Name of the table in error messages.
+    """
+    if batches is not False and may_be_large(table) and (batches or num_scores(table) > MOST_SCORES):
+        return open_batches(table, class_names, train_counts, place)
     if table.columns.count is None and (rows or not table.labels_only):
         return encode_rows(table, class_names, train_counts)
     return count_table(table, class_names, train_counts)

@@ -1,7 +1,7 @@
 """Prediction files: CSV and Parquet (also folders, and addresses in object stores), NPZ and safetensors.
 
 A table with only true and predicted labels is counted while it is read, so 100 million rows need no more memory than
-their confusion matrix. Scores and features are read into memory.
+their confusion matrix. Scores and features are read into memory, or by ``audit`` in batches if they are too large for it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from classgap.predictions.labels import names_of
 from classgap.predictions.locations import Files, Location, Paths, find_files, is_address
 from classgap.predictions.predictions import PER_ROW, Predictions
 from classgap.predictions.side_files import counts_in_order
+from classgap.predictions.stores import unreadable
 
 if TYPE_CHECKING:
     from classgap.predictions.tables import Table
@@ -42,24 +43,26 @@ def read_predictions(
     train_counts: Any,
     *,
     rows: bool,
+    batches: bool | None = False,
 ) -> Predictions:
     """Read one data set from one or more files; see :meth:`Predictions.read`."""
     source, columns = find_files(paths), columns or Columns()
     if source.is_table:
         from classgap.predictions.counting import from_table
 
-        with _readable(source.files[0]):
-            found = from_table(_open(source, columns), class_names, train_counts, rows=rows)
+        with readable(source.files[0]):
+            place, table = source.files[0], _open(source, columns)
+            found = from_table(table, class_names, train_counts, rows=rows, batches=batches, place=place)
     else:
         found = _read_archives([Path(file) for file in source.files], columns, class_names)
         if train_counts is not None:
             found = replace(found, train_counts=counts_in_order(train_counts, found.classes))
     if found.paths is not None:
-        found = replace(found, columns={**found.columns, "path": _located(found.paths, Path(source.files[0]).parent)})
+        found = replace(found, columns={**found.columns, "path": located(found.paths, Path(source.files[0]).parent)})
     return found
 
 
-def _located(paths: NDArray[Any], folder: Path) -> NDArray[Any]:
+def located(paths: NDArray[Any], folder: Path) -> NDArray[Any]:
     """Paths of image files as they can be opened from here; paths that are relative to ``folder`` get its name in front."""
     relative = next((str(path) for path in paths if str(path) and not Path(str(path)).is_absolute()), None)
     if relative is None or os.path.exists(relative) or not os.path.exists(folder / relative):
@@ -85,12 +88,12 @@ def count_two(
         source = find_files(side)
         if not source.is_table:
             return None
-        with _readable(source.files[0]):
+        with readable(source.files[0]):
             tables.append(_open(source, columns))
     one, other = tables
     if one.in_memory or other.in_memory or one.engine != other.engine or not (one.comparable and other.comparable):
         return None
-    with _readable(before if isinstance(before, (str, Path)) else "the table"):
+    with readable(before if isinstance(before, (str, Path)) else "the table"):
         return count_both(one, other, class_names)
 
 
@@ -103,7 +106,7 @@ def _open(source: Files, columns: Columns) -> Table:
 
 
 @contextlib.contextmanager
-def _readable(file: Location) -> Iterator[None]:
+def readable(file: Location) -> Iterator[None]:
     """Turn an error of the table reader into one sentence."""
     import polars as pl
     from narwhals.exceptions import NarwhalsError
@@ -112,12 +115,14 @@ def _readable(file: Location) -> Iterator[None]:
         yield
     except pl.exceptions.PanicException:  # not an Exception: the reader itself failed on damaged bytes
         raise InputError(f"{file} is damaged and cannot be read; write the file again") from None
+    except InputError:
+        raise
     except (pl.exceptions.PolarsError, NarwhalsError, OSError) as error:
-        if isinstance(error, OSError) and not is_address(file):
+        if isinstance(file, str) and is_address(file):
+            raise unreadable(file, error) from None
+        if isinstance(error, OSError):
             raise  # a file on this machine: the command line has a sentence for these
         reason = str(error).split("\n", 1)[0]
-        if is_address(file):
-            raise InputError(f"{file} cannot be read ({reason}); check the address and your credentials") from None
         if (cell := _CELL.match(reason)) is not None:
             raise InputError(f"column {cell['column']!r} of {file} must hold numbers, got {cell['text']!r}") from None
         if reason.startswith("schema"):
@@ -125,6 +130,12 @@ def _readable(file: Location) -> Iterator[None]:
                 f"the files of one data set must have the same columns in the same order as {file} ({reason})"
             ) from None
         raise InputError(f"{file} ends in {Path(file).suffix} but cannot be read in this format ({reason})") from None
+    except Exception as error:
+        if isinstance(file, str) and is_address(
+            file
+        ):  # the libraries that look for credentials have errors of their own
+            raise unreadable(file, error) from None
+        raise
 
 
 def _read_archives(files: list[Path], columns: Columns, names: Sequence[str] | None) -> Predictions:
@@ -209,7 +220,7 @@ def _check_labels(labels: NDArray[Any], title: str, file: Path) -> None:
     if labels.ndim == 2 and set(np.unique(labels[:1000]).tolist()) <= {0, 1}:
         several = (labels.sum(axis=1) != 1).any()
         advice = (
-            "these look like multi-label data: use classgap.audit_labels(y_true, scores=…) in Python"
+            "these look like multi-label data: add --multi-label, or use classgap.audit_labels in Python"
             if several
             else "these look like one-hot labels: save their argmax(axis=1)"
         )

@@ -73,7 +73,7 @@ def resolve_classes(
         classes, index = [str(k) for k in range(width)], [{k: k for k in range(width)}] * len(labels)
     elif names is None:
         classes, shared = _classes_from_labels(distinct, labels, option)
-        index = [shared] * len(labels)
+        index, notes = [shared] * len(labels), _spelled_alike(classes)
     else:
         classes = check_names(names, width)
         index, notes = _index_by_name(distinct, labels, classes, option)
@@ -87,6 +87,16 @@ def resolve_classes(
         for (_, values), column, place in zip(distinct, labels, index, strict=True)
     ]
     return printable_names(classes), coders, notes
+
+
+def _spelled_alike(classes: Sequence[str]) -> tuple[str, ...]:
+    """A note on classes whose names differ only in case or spaces: they are probably one class."""
+    first: dict[str, str] = {}
+    pairs = [(other, name) for name in classes if (other := first.setdefault(name.strip().casefold(), name)) != name]
+    if not pairs:
+        return ()
+    shown = ", ".join(f"{one!r} and {other!r}" for one, other in pairs[:3]) + (" …" if len(pairs) > 3 else "")
+    return (f"{shown} differ only in case or spaces, but count as different classes; use one spelling if they are one",)
 
 
 def printable_names(names: Sequence[str]) -> tuple[str, ...]:

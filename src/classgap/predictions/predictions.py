@@ -17,6 +17,7 @@ from classgap.predictions.confusion import Confusion
 from classgap.predictions.slice_counts import SliceCounts
 
 if TYPE_CHECKING:
+    from classgap.predictions.batches import Batches
     from classgap.predictions.columns import Columns
     from classgap.predictions.locations import Paths
 
@@ -57,6 +58,8 @@ class Predictions:
         positive, threshold: Of two classes: the class whose score was given as one column, and the probability from which it
             is predicted; None otherwise.
         counted: The confusion counts, if only counts are known; ``counted_by`` then has the counts of each column of slices.
+        row_numbers: ``(n,)`` places of these rows in their table, if they are a part of it.
+        batches: Of a table of scores that is too large for memory: reads its rows in batches; then there are no arrays.
         notes: How ambiguous input was read.
     """
 
@@ -75,6 +78,8 @@ class Predictions:
     threshold: float | None = None
     counted: Confusion | None = None
     counted_by: Mapping[str, SliceCounts] = field(default_factory=dict)
+    row_numbers: Ints | None = None
+    batches: Batches | None = None
     notes: tuple[str, ...] = ()
 
     @cached_property
@@ -82,6 +87,9 @@ class Predictions:
         """Counts of (true, predicted) classes."""
         if self.counted is not None:
             return self.counted
+        if self.batches is not None:
+            parts = [batch.confusion.counts for batch in self.batches.read("logits")]
+            return Confusion(sum(parts[1:], parts[0]))
         return Confusion.from_codes(self.y_true, self.y_pred, self.num_classes)
 
     @property
@@ -90,12 +98,14 @@ class Predictions:
 
     @property
     def num_samples(self) -> int:
+        if self.batches is not None:
+            return self.batches.num_samples
         return len(self.y_true) if self.counted is None else self.counted.num_samples
 
     @property
     def has_rows(self) -> bool:
-        """Whether the samples are known, not only their counts."""
-        return self.counted is None
+        """Whether the samples are in memory, not only their counts."""
+        return self.counted is None and self.batches is None
 
     @property
     def ids(self) -> NDArray[Any] | None:
@@ -142,6 +152,8 @@ class Predictions:
     def labels_only(self) -> Predictions:
         """These predictions without scores, features and head."""
         layer: dict[str, Any] = {"weight": None, "bias": None, "margin_norms": None}
+        if self.batches is not None:
+            layer |= {"batches": None, "counted": self.confusion}
         return replace(self, scores=None, scores_kind=None, features=None, **layer)
 
     def take(self, rows: NDArray[Any]) -> Predictions:
@@ -153,7 +165,8 @@ class Predictions:
         arrays = {name: getattr(self, name) for name in PER_ROW}
         chosen: dict[str, Any] = {name: None if array is None else array[rows] for name, array in arrays.items()}
         columns = {name: values[rows] for name, values in self.columns.items()}
-        return replace(self, columns=columns, **chosen)
+        numbers = None if self.row_numbers is None else self.row_numbers[rows]
+        return replace(self, columns=columns, row_numbers=numbers, **chosen)
 
     def at_threshold(self, threshold: float = 0.5, positive: str | None = None) -> Predictions:
         """These predictions of two classes with ``positive`` predicted where its probability is at least ``threshold``.
@@ -169,6 +182,10 @@ class Predictions:
         """
         from classgap.predictions.binary import at_threshold
 
+        if self.batches is not None:
+            from classgap.predictions.batches import with_threshold
+
+            return replace(self, batches=with_threshold(self.batches, threshold, positive))
         return at_threshold(self, threshold, positive)
 
     @classmethod
@@ -242,6 +259,7 @@ class Predictions:
         class_names: Sequence[str] | None = None,
         train_counts: Counts | None = None,
         rows: bool | None = None,
+        batches: bool | None = False,
     ) -> Predictions:
         """Predictions from a table of any engine that narwhals knows: polars, pandas, Arrow, DuckDB, PySpark, Dask, Ibis …
 
@@ -254,6 +272,8 @@ class Predictions:
             class_names: Names in class order. By default the suffixes of the score columns, else the labels.
             train_counts: Numbers of training samples per class, in class order or by name.
             rows: Whether to read the rows of a table that holds only labels. By default only if they are in memory already.
+            batches: Whether to leave scores in the engine, to be read in batches by :func:`classgap.audit`. None means: if there
+                are more than 100 million (rows × classes).
         Example:
             >>> import polars as pl
             >>> frame = pl.DataFrame({"label": ["cat", "dog"], "prediction": ["cat", "cat"]})
@@ -266,7 +286,8 @@ class Predictions:
         from classgap.predictions.tables import open_table
 
         table = open_table(frame, columns)
-        return from_table(table, class_names, train_counts, rows=table.in_memory if rows is None else rows)
+        wanted = table.in_memory if rows is None else rows
+        return from_table(table, class_names, train_counts, rows=wanted, batches=batches)
 
     @classmethod
     def read(
@@ -277,6 +298,7 @@ class Predictions:
         class_names: Sequence[str] | None = None,
         train_counts: Counts | None = None,
         rows: bool = False,
+        batches: bool | None = False,
     ) -> Predictions:
         """Predictions from a CSV, Parquet, NPZ or safetensors file, from several files, or from a folder of files.
 
@@ -288,10 +310,12 @@ class Predictions:
                 labels.
             train_counts: Numbers of training samples per class, in class order or by name.
             rows: Keep the rows of a table that has only labels, instead of counting them while the table is read.
+            batches: Whether to leave the scores of a table in its files, to be read in batches by :func:`classgap.audit`. None
+                means: if there are more than 100 million (rows × classes).
         """
         from classgap.predictions.files import read_predictions
 
-        return read_predictions(paths, columns, class_names, train_counts, rows=rows)
+        return read_predictions(paths, columns, class_names, train_counts, rows=rows, batches=batches)
 
 
 def align(runs: Sequence[Predictions], *, common: bool = False) -> list[Predictions]:
@@ -300,38 +324,46 @@ def align(runs: Sequence[Predictions], *, common: bool = False) -> list[Predicti
     Args:
         common: Keep only the samples that all runs have, instead of refusing runs on different samples.
     """
-    if common:
-        runs = _common_samples(runs)
-    first = runs[0].ids
-    if first is None:
+    ids = [run.ids for run in runs]
+    if common and any(one is None for one in ids):
+        raise InputError("common=True (--common) needs sample ids: name their column with --id or Columns(id=…)")
+    if ids[0] is None:
         return list(runs)
-    aligned = []
-    for run in runs:
-        ids = np.asarray(run.ids)
-        order = np.argsort(ids, kind="stable")
-        twice = ids[order][1:][ids[order][1:] == ids[order][:-1]]
+    rows = matching_rows([np.asarray(one) for one in ids], common=common)
+    return [run.take(place) for run, place in zip(runs, rows, strict=True)]
+
+
+def matching_rows(ids: Sequence[NDArray[Any]], *, common: bool = False) -> list[Ints]:
+    """For each run, its rows in the order of the ids of the first run.
+
+    Args:
+        common: Only the ids that all runs have; by default runs on different samples are refused.
+    """
+    kept = [np.arange(len(one)) for one in ids]
+    if common:
+        shared = ids[0]
+        for one in ids[1:]:
+            shared = np.intersect1d(shared, one)
+        if len(shared) == 0:
+            raise InputError(
+                "the runs have no sample id in common; check that --id names the same kind of id in all files"
+            )
+        kept = [np.flatnonzero(np.isin(one, shared)) for one in ids]
+    first = ids[0][kept[0]]
+    rows = []
+    for one, row in zip(ids, kept, strict=True):
+        values = one[row]
+        order = np.argsort(values, kind="stable")
+        twice = values[order][1:][values[order][1:] == values[order][:-1]]
         if len(twice):
             raise repeated_id(twice[0])
-        unknown, missing = np.setdiff1d(ids, first), np.setdiff1d(first, ids)
+        unknown, missing = np.setdiff1d(values, first), np.setdiff1d(first, values)
         if len(unknown) or len(missing):
             raise different_ids(missing.tolist(), unknown.tolist())
-        place = np.empty(len(ids), dtype=np.int64)
+        place = np.empty(len(values), dtype=np.int64)
         place[np.argsort(first, kind="stable")] = order
-        aligned.append(run.take(place))
-    return aligned
-
-
-def _common_samples(runs: Sequence[Predictions]) -> list[Predictions]:
-    """The samples that all runs have."""
-    ids = [run.ids for run in runs]
-    if any(one is None for one in ids):
-        raise InputError("common=True (--common) needs sample ids: name their column with --id or Columns(id=…)")
-    shared = np.asarray(ids[0])
-    for one in ids[1:]:
-        shared = np.intersect1d(shared, np.asarray(one))
-    if len(shared) == 0:
-        raise InputError("the runs have no sample id in common; check that --id names the same kind of id in all files")
-    return [run.take(np.flatnonzero(np.isin(np.asarray(run.ids), shared))) for run in runs]
+        rows.append(row[place])
+    return rows
 
 
 def repeated_id(example: object) -> InputError:
@@ -348,10 +380,13 @@ def different_ids(missing: Sequence[Any], unknown: Sequence[Any]) -> InputError:
     )
 
 
-def as_predictions(data: Any, y_pred: ArrayLike | None = None, **given: Any) -> Predictions:
+def as_predictions(
+    data: Any, y_pred: ArrayLike | None = None, *, batches: bool | None = False, **given: Any
+) -> Predictions:
     """``data`` as predictions: predictions, a file or folder, a table, or labels with ``y_pred`` and ``given``.
 
     Args:
+        batches: See :meth:`Predictions.read`.
         given: Arguments of :meth:`Predictions.from_arrays`; None means not given.
     """
     given = {
@@ -365,13 +400,13 @@ def as_predictions(data: Any, y_pred: ArrayLike | None = None, **given: Any) -> 
             )
         return data
     if isinstance(data, (str, Path)):
-        return Predictions.read(data, rows=True, **_named(given, "a file"))
+        return Predictions.read(data, rows=True, batches=batches, **_named(given, "a file"))
     from classgap.predictions.tables import is_frame
 
     if is_frame(data):
         if y_pred is not None:
             raise InputError("y_pred cannot be combined with a table; name its columns with columns=Columns(pred=…)")
-        return Predictions.from_frame(data, **_named(given, "a table"))
+        return Predictions.from_frame(data, batches=batches, **_named(given, "a table"))
     if "columns" in given:
         raise InputError(
             f"columns names the columns of a file or table, got {type(data).__name__}; pass the arrays instead"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +11,15 @@ import polars as pl
 from classgap.checks import InputError
 from classgap.predictions.columns import Columns, pick, pick_wide
 from classgap.predictions.locations import Files, Location, is_pattern
+from classgap.predictions.stores import store_options
 
 
 def scan(source: Files, columns: Columns) -> pl.LazyFrame:
     """One lazy table over all files."""
-    for file in source.files:
-        if isinstance(file, Path):
-            _check_content(file, source.kind)
-    files: Any = list(source.files)
-    patterns = any(is_pattern(file) for file in source.files)
+    files, patterns = _checked(source)
     if source.kind == "parquet":
-        return pl.scan_parquet(files, glob=patterns, hive_partitioning=source.partitioned or None)
-    separator = _separator(files[0], patterns)
-    header = pl.scan_csv(files[0], separator=separator, infer_schema=False, glob=patterns).collect_schema().names()
-    _refuse_duplicates(header, files[0])
+        return _scan_parquet(source, files, patterns)
+    separator, header = _header(files, patterns)
     labels = [pick("true", columns.true, header), pick("pred", columns.pred, header)]
     labels += [columns.id, columns.path, columns.text, *columns.by]
     # Labels stay text until all distinct labels are known: a column may begin with numbers and contain names later.
@@ -33,7 +28,67 @@ def scan(source: Files, columns: Columns) -> pl.LazyFrame:
     for role, wanted in (("scores", columns.scores), ("features", columns.features)):
         wide, _ = pick_wide(role, wanted, header)
         types |= {name: pl.Float64() for name in wide if len(wide) > 1 and name not in types}
-    return pl.scan_csv(files, separator=separator, schema_overrides=types, infer_schema_length=10_000, glob=patterns)
+    return pl.scan_csv(
+        files,
+        separator=separator,
+        schema_overrides=types,
+        infer_schema_length=10_000,
+        glob=patterns,
+        **store_options(files[0]),
+    )
+
+
+def scan_as_stored(source: Files, floats: Callable[[Sequence[str]], Sequence[str]]) -> pl.LazyFrame:
+    """One lazy table over all files, every column with the type that its values suggest.
+
+    Args:
+        floats: Which of the columns of a CSV file hold decimal numbers, even if the first thousands are whole.
+    """
+    files, patterns = _checked(source)
+    if source.kind == "parquet":
+        return _scan_parquet(source, files, patterns)
+    separator, header = _header(files, patterns)
+    types = dict.fromkeys(floats(header), pl.Float64())
+    return pl.scan_csv(
+        files,
+        separator=separator,
+        schema_overrides=types,
+        infer_schema_length=10_000,
+        glob=patterns,
+        **store_options(files[0]),
+    )
+
+
+def _checked(source: Files) -> tuple[Any, bool]:
+    """The files after a check of their content, and whether they are patterns."""
+    for file in source.files:
+        if isinstance(file, Path):
+            _check_content(file, source.kind)
+    return list(source.files), any(is_pattern(file) for file in source.files)
+
+
+def _scan_parquet(source: Files, files: Any, patterns: bool) -> pl.LazyFrame:
+    options = store_options(files[0])
+    return pl.scan_parquet(files, glob=patterns, hive_partitioning=source.partitioned or None, **options)
+
+
+def _scan_csv(files: Any, separator: str, types: Any, patterns: bool) -> pl.LazyFrame:
+    options = store_options(files[0])
+    return pl.scan_csv(
+        files, separator=separator, schema_overrides=types, infer_schema_length=10_000, glob=patterns, **options
+    )
+
+
+def _header(files: Any, patterns: bool) -> tuple[str, list[str]]:
+    """Separator and column names of a CSV file."""
+    separator = _separator(files[0], patterns)
+    header = (
+        pl.scan_csv(files[0], separator=separator, infer_schema=False, glob=patterns, **store_options(files[0]))
+        .collect_schema()
+        .names()
+    )
+    _refuse_duplicates(header, files[0])
+    return separator, header
 
 
 def _check_content(file: Path, kind: str) -> None:
@@ -49,7 +104,9 @@ def _separator(file: Location, pattern: bool) -> str:
         with file.open(encoding="utf-8", errors="replace") as text:
             first_line = text.readline()
     else:  # a separator that does not occur makes the whole line one column name
-        whole = pl.scan_csv(file, separator="\x01", quote_char=None, infer_schema=False, glob=pattern)
+        whole = pl.scan_csv(
+            file, separator="\x01", quote_char=None, infer_schema=False, glob=pattern, **store_options(file)
+        )
         first_line = whole.collect_schema().names()[0]
     return max(",;\t", key=first_line.count)
 

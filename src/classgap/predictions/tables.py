@@ -89,9 +89,10 @@ def encode_rows(table: Table, class_names: Sequence[str] | None, train_counts: A
     )
     rows = collect(table.data.select(*wanted))
     arrays = {role: label_values(rows[name], name) for role, name in single.items()}
-    arrays |= {role: _matrix(rows, names) for role, names in wide.items() if names}
+    arrays |= {role: score_matrix(rows, names) for role, names in wide.items() if names}
     samples = {name: sample_values(rows[column], name) for name, column in found.samples.items()}
     titles = {role: f"column {name!r}" for role, name in single.items()}
+    titles |= {role: f"column {columns[0]!r}" for role, columns in wide.items() if len(columns) == 1}
     names = class_names if class_names is not None else found.spelled
     source = Source(titles, table.names_option)
     return encode(arrays, source, columns=samples, names=names, train_counts=train_counts)
@@ -131,7 +132,7 @@ def sample_values(values: Any, name: str) -> NDArray[Any]:
     return plain_column(values.to_numpy())
 
 
-def _matrix(rows: Any, names: Sequence[str]) -> NDArray[Any]:
+def score_matrix(rows: Any, names: Sequence[str]) -> NDArray[Any]:
     """Columns of numbers, or one column of lists, as a matrix."""
     if any(rows[name].null_count() for name in names):
         raise InputError(f"columns {names[0]!r} … must have a number in every row, but some cells are empty")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from classgap import checks
-from classgap.arrays import Float64s, Floats, Ints, class_means, divide, group_sums, row_blocks
+from classgap.arrays import Float64s, Floats, Ints, divide, group_sums, row_blocks
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,6 +24,10 @@ class Calibration:
         overconfidence: ``(K,)`` mean confidence minus accuracy over the samples of class k.
         edges: ``(bins + 1,)`` equal-width edges; bin b holds confidences in ``(edges[b], edges[b + 1]]``.
         bin_counts, bin_accuracy, bin_confidence: ``(bins,)`` the reliability diagram.
+        log_loss: ``(K,)`` mean negative logarithm of the probability of the true class, over the samples of class k;
+            probabilities of 0 are read as the smallest normal number of their type.
+        brier: ``(K,)`` mean squared distance of the probabilities from the true class, 0 to 2, over the samples of class k.
+        support: ``(K,)`` samples of each class.
     """
 
     ece: float
@@ -34,6 +39,9 @@ class Calibration:
     bin_counts: Ints
     bin_accuracy: Float64s
     bin_confidence: Float64s
+    log_loss: Float64s
+    brier: Float64s
+    support: Ints
 
     def columns(self) -> dict[str, Float64s]:
         """Columns of the per-class table of the audit."""
@@ -41,6 +49,8 @@ class Calibration:
             "ece": self.per_true_class,
             "classwise_ece": self.classwise,
             "overconfidence": self.overconfidence,
+            "log_loss": self.log_loss,
+            "brier": self.brier,
         }
 
     def summary(self) -> dict[str, float]:
@@ -50,6 +60,8 @@ class Calibration:
             "adaptive_ece": self.adaptive_ece,
             "per_true_class_ece": float(np.nanmean(self.per_true_class)),
             "classwise_ece": float(np.nanmean(self.classwise)),
+            "log_loss": float(np.nansum(self.log_loss * self.support) / self.support.sum()),
+            "brier": float(np.nansum(self.brier * self.support) / self.support.sum()),
         }
 
 
@@ -68,22 +80,54 @@ def describe(probabilities: Floats, y_true: Ints, *, bins: int = 15) -> Calibrat
     num_classes = probabilities.shape[1]
     y_true = checks.class_indices("y_true", y_true, num_classes, rows=len(probabilities))
     checks.probabilities("probabilities", probabilities)
+    sums = CalibrationSums(num_classes, bins)
+    confidence, correct = sums.add(probabilities, y_true)
+    return sums.result(expected_calibration_error(confidence, correct, bins=bins, adaptive=True))
 
-    confidence, correct = _top_label(probabilities, y_true)
-    place = _equal_width(confidence, bins)
-    totals = _Bins.gather(place, confidence, correct, bins)
-    per_class = _Bins.gather(y_true * bins + place, confidence, correct, num_classes * bins)
-    return Calibration(
-        ece=float(totals.error(groups=1)[0]),
-        adaptive_ece=expected_calibration_error(confidence, correct, bins=bins, adaptive=True),
-        per_true_class=per_class.error(groups=num_classes),
-        classwise=_classwise(probabilities, y_true, bins),
-        overconfidence=class_means(confidence - correct, y_true, num_classes),
-        edges=np.linspace(0.0, 1.0, bins + 1),
-        bin_counts=totals.counts,
-        bin_accuracy=divide(totals.hits, totals.counts),
-        bin_confidence=divide(totals.mass, totals.counts),
-    )
+
+class CalibrationSums:
+    """What calibration needs of all samples, as sums over batches of them; only the adaptive ECE needs their order."""
+
+    def __init__(self, num_classes: int, bins: int = 15) -> None:
+        self.num_classes, self.bins = num_classes, bins
+        self.per_class = _Bins(*np.zeros((3, num_classes * bins)))
+        self.columns = _Bins(*np.zeros((3, num_classes * bins)))
+        self.log_loss, self.brier = np.zeros(num_classes), np.zeros(num_classes)
+
+    def add(self, probabilities: Floats, y_true: Ints) -> tuple[Float64s, Float64s]:
+        """Add samples; returns the confidence of each, and 1 where the class with the highest probability is right."""
+        confidence, correct = _top_label(probabilities, y_true)
+        place = y_true * self.bins + _equal_width(confidence, self.bins)
+        self.per_class += _Bins.gather(place, confidence, correct, len(self.per_class.counts))
+        tiny = np.finfo(probabilities.dtype).tiny
+        for block in row_blocks(*probabilities.shape):
+            values, labels = probabilities[block].astype(np.float64), y_true[block]
+            own = values[np.arange(len(values)), labels]
+            self.columns += _column_bins(values, labels, self.bins)
+            self.log_loss += group_sums(-np.log(np.maximum(own, tiny)), labels, self.num_classes)
+            self.brier += group_sums((values**2).sum(axis=1) - 2 * own + 1, labels, self.num_classes)
+        return confidence, correct
+
+    def result(self, adaptive_ece: float) -> Calibration:
+        """The calibration of all samples added."""
+        totals = self.per_class.merged(self.bins)
+        support = self.per_class.counts.reshape(self.num_classes, -1).sum(1)
+        excess = (self.per_class.mass - self.per_class.hits).reshape(self.num_classes, -1).sum(1)
+        classwise = np.abs(self.columns.hits - self.columns.mass).reshape(self.num_classes, -1).sum(1)
+        return Calibration(
+            ece=float(totals.error(groups=1)[0]),
+            adaptive_ece=adaptive_ece,
+            per_true_class=self.per_class.error(groups=self.num_classes),
+            classwise=np.where(support > 0, divide(classwise, support.sum()), np.nan),
+            overconfidence=divide(excess, support),
+            edges=np.linspace(0.0, 1.0, self.bins + 1),
+            bin_counts=totals.counts.astype(np.int64),
+            bin_accuracy=divide(totals.hits, totals.counts),
+            bin_confidence=divide(totals.mass, totals.counts),
+            log_loss=divide(self.log_loss, support),
+            brier=divide(self.brier, support),
+            support=support.astype(np.int64),
+        )
 
 
 def expected_calibration_error(confidence: Floats, correct: Floats, *, bins: int = 15, adaptive: bool = False) -> float:
@@ -116,9 +160,16 @@ def softmax(logits: Floats) -> Floats:
 class _Bins:
     """Per bin: number of samples, sum of confidences, number of correct predictions."""
 
-    counts: Ints
+    counts: Any
     mass: Float64s
     hits: Float64s
+
+    def __add__(self, other: _Bins) -> _Bins:
+        return _Bins(self.counts + other.counts, self.mass + other.mass, self.hits + other.hits)
+
+    def merged(self, bins: int) -> _Bins:
+        """The same bins of all groups together."""
+        return _Bins(*(values.reshape(-1, bins).sum(0) for values in (self.counts, self.mass, self.hits)))
 
     @classmethod
     def gather(cls, place: Ints, confidence: Floats, correct: Floats, size: int) -> _Bins:
@@ -145,16 +196,11 @@ def _top_label(probabilities: Floats, y_true: Ints) -> tuple[Float64s, Float64s]
     return confidence, (predicted == y_true).astype(np.float64)
 
 
-def _classwise(probabilities: Floats, y_true: Ints, bins: int) -> Float64s:
-    """Binary calibration error of each column over all samples; nan for a class without samples."""
-    num_rows, num_classes = probabilities.shape
-    offset = np.arange(num_classes) * bins
-    mass, hits = np.zeros(num_classes * bins), np.zeros(num_classes * bins)
-    for block in row_blocks(num_rows, num_classes):
-        values = probabilities[block].astype(np.float64)
-        place = _equal_width(values, bins) + offset
-        mass += group_sums(values.ravel(), place.ravel(), len(mass))
-        own = place[np.arange(len(values)), y_true[block]]
-        hits += np.bincount(own, minlength=len(hits))
-    error = np.abs(hits - mass).reshape(num_classes, bins).sum(axis=1) / num_rows
-    return np.where(np.bincount(y_true, minlength=num_classes) > 0, error, np.nan)
+def _column_bins(values: Float64s, y_true: Ints, bins: int) -> _Bins:
+    """The bins of each column over all samples, for the calibration error of the probability of a class."""
+    size = values.shape[1] * bins
+    place = _equal_width(values, bins) + np.arange(values.shape[1]) * bins
+    own = place[np.arange(len(values)), y_true]
+    return _Bins(
+        np.zeros(size), group_sums(values.ravel(), place.ravel(), size), group_sums(np.ones(len(own)), own, size)
+    )

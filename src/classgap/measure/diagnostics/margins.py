@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,10 +38,15 @@ class MarginDistribution:
 
 @dataclass(frozen=True, eq=False)
 class Margins:
-    r"""Output margins :math:`p_y - \max_{j \ne y} p_j` and logit margins :math:`z_y - \max_{j \ne y} z_j`."""
+    r"""Output margins :math:`p_y - \max_{j \ne y} p_j` and logit margins :math:`z_y - \max_{j \ne y} z_j`.
+
+    ``exact`` holds the :meth:`summary` of all samples where the distributions are those of a sample of them; the means and
+    variances of the classes are then those of all samples too.
+    """
 
     output: MarginDistribution
     logit: MarginDistribution
+    exact: Mapping[str, float] | None = None
 
     def columns(self) -> dict[str, Float64s]:
         """Columns of the per-class table of the audit."""
@@ -54,6 +60,8 @@ class Margins:
 
     def summary(self) -> dict[str, float]:
         """Means over samples, and over classes."""
+        if self.exact is not None:
+            return dict(self.exact)
         return {
             "output_margin": float(self.output.samples.mean()),
             "output_margin_balanced": float(np.nanmean(self.output.mean)),
@@ -84,6 +92,17 @@ def describe(scores: Floats, y_true: Ints, num_classes: int, *, kind: ScoreKind)
         raise checks.InputError(f"margins need at least 2 classes, got scores with {num_classes} column(s)")
     if kind == "probabilities":
         checks.probabilities("scores", scores)
+    output, logit = margins_of(scores, y_true, kind)
+    # 99.8 % of the samples define the range, so that a few extreme margins do not push all others into one bin.
+    low, high = np.quantile(logit, (0.001, 0.999))
+    return Margins(
+        output=_distribution(output, y_true, num_classes, low=-1.0, high=1.0),
+        logit=_distribution(logit, y_true, num_classes, low=float(low), high=float(high)),
+    )
+
+
+def margins_of(scores: Floats, y_true: Ints, kind: ScoreKind) -> tuple[Float64s, Float64s]:
+    """Output margin and logit margin of every sample."""
     output, logit = np.empty(len(scores)), np.empty(len(scores))
     tiny = np.finfo(scores.dtype).tiny
     for block in row_blocks(*scores.shape):
@@ -97,12 +116,7 @@ def describe(scores: Floats, y_true: Ints, num_classes: int, *, kind: ScoreKind)
         else:
             output[block] = own - rival
             logit[block] = np.log(np.maximum(own, tiny)) - np.log(np.maximum(rival, tiny))
-    # 99.8 % of the samples define the range, so that a few extreme margins do not push all others into one bin.
-    low, high = np.quantile(logit, (0.001, 0.999))
-    return Margins(
-        output=_distribution(output, y_true, num_classes, low=-1.0, high=1.0),
-        logit=_distribution(logit, y_true, num_classes, low=float(low), high=float(high)),
-    )
+    return output, logit
 
 
 def _own_and_rival(values: Float64s, y_true: Ints) -> tuple[Float64s, Float64s]:

@@ -57,7 +57,13 @@ def precision_recall(report: AuditReport) -> alt.TopLevelMixin | None:
         lines.encode(
             alt.X("recall:Q", title="recall (accuracy of the class)", **unit_axis()),
             alt.Y("precision:Q", title="precision", **unit_axis()),
-            alt.Color("class:N", title="average precision", sort=order, scale=alt.Scale(scheme="tableau10")),
+            alt.Color(
+                "class:N",
+                title="average precision",
+                sort=order,
+                scale=alt.Scale(scheme="tableau10"),
+                legend=alt.Legend(columns=2, labelLimit=170),
+            ),
             order="recall:Q",
             tooltip=["class:N", alt.Tooltip("recall:Q", format=".1%"), alt.Tooltip("precision:Q", format=".1%")],
         ),

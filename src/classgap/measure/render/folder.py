@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     import polars as pl
 
     from classgap.measure.audit_report import AuditReport
-    from classgap.measure.comparison import Comparison
+    from classgap.measure.gate import Measured
 
 WRITTEN = ("figures", "mistakes.csv", "mislabelled.csv", "report.md", "report.json", "report.html")
 
 
 def write_report(
-    result: AuditReport | Comparison,
+    result: Measured,
     folder: Path,
     source: str = "",
     more: Mapping[str, Any] | None = None,
@@ -38,14 +38,25 @@ def write_report(
         below: Limit of the suspected labels, see :meth:`AuditReport.mislabelled`.
     """
     from classgap.measure.comparison import Comparison
-    from classgap.measure.render import html, plot
+    from classgap.measure.multi_label_compare import MultiLabelComparison
+    from classgap.measure.multi_label_report import MultiLabelReport
+    from classgap.measure.render import html, multi_label, plot
 
-    charts = {**plot.figures(result), **(more or {})}
     with replacing_entries(folder, WRITTEN) as temporary:
-        if isinstance(result, Comparison):
-            html.render_comparison(result, temporary / "report.html", source=source, charts=charts)
+        page = temporary / "report.html"
+        charts: dict[str, Any] = dict(more or {})
+        if isinstance(result, MultiLabelReport):
+            charts |= multi_label.label_figures(result)
+            multi_label.render_labels(result, page, source=source, charts=charts)
+        elif isinstance(result, MultiLabelComparison):
+            charts |= multi_label.comparison_figures(result)
+            multi_label.render_label_comparison(result, page, source=source, charts=charts)
+        elif isinstance(result, Comparison):
+            charts |= plot.figures(result)
+            html.render_comparison(result, page, source=source, charts=charts)
         else:
-            html.render_audit(result, temporary / "report.html", source=source, charts=charts, below=below)
+            charts |= plot.figures(result)
+            html.render_audit(result, page, source=source, charts=charts, below=below)
             _write_samples(result, temporary, below)
         write(temporary / "report.md", result.to_markdown())
         write(temporary / "report.json", json.dumps(result.to_dict(), indent=2))

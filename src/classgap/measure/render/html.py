@@ -113,12 +113,12 @@ def render_audit(
             {"name": d.name, "causes": [_cause(c, report) for c in d.causes]} for d in report.diagnoses if d.causes
         ],
     }
-    return _page(
+    return render_page(
         "audit.html.j2", payload, charts, path,
         title="classgap audit" + (f": {source}" if source else ""),
-        report=report, **_verdict(report.verdict), hardest=_hardest(report),
+        report=report, **verdict_parts(report.verdict), hardest=_hardest(report),
         tone="bad" if report.homogeneity.p_value < 1 - report.confidence else "neutral",
-        facts=[source] if source else [],
+        facts=([source] if source else []) + _sampled(report),
         tiles=[_tile(report.metrics, name) for name in _TILES if name in report.metrics],
         rankings=[(name, RANKINGS[name]) for name in report.groups],
         has_pairs=has_pairs, pairs_note=pairs_note, has_diagnoses=has_diagnoses, has_margins=margins is not None,
@@ -150,10 +150,10 @@ def render_comparison(
         [f"{len(comparison.before)} runs before, {len(comparison.after)} after"] if comparison.several_runs else []
     )
     shown = min(plot.NAMED_CLASSES, comparison.num_classes)
-    return _page(
+    return render_page(
         "comparison.html.j2", payload, charts, path,
         title="classgap compare" + (f": {source}" if source else ""),
-        comparison=comparison, **_verdict(comparison.verdict.sentence, comparison.verdict.headline), tone=_tone(comparison),
+        comparison=comparison, **verdict_parts(comparison.verdict.sentence, comparison.verdict.headline), tone=_tone(comparison),
         facts=facts, significant_changes=_significant_changes(comparison),
         tiles=[_change_tile(comparison, name) for name in _TILES if name in comparison.metrics],
         more_figures=[(name, *words) for name, words in _COMPARISON_FIGURES.items() if name in charts],
@@ -177,7 +177,7 @@ def _tone(comparison: Comparison) -> str:
     return "neutral" if _TONES.get(verdict.kind) == "good" else "bad"
 
 
-def _verdict(sentence: str, title: str = "") -> dict[str, str]:
+def verdict_parts(sentence: str, title: str = "") -> dict[str, str]:
     """The verdict has the form "title: rest"; the page shows the two parts in different sizes."""
     title = title or sentence.partition(": ")[0]
     title, rest = (part.replace(" %", "\u00a0%") for part in (title, sentence[len(title) + 2 :]))
@@ -216,9 +216,19 @@ def _hardest(report: AuditReport, count: int = 5) -> list[tuple[str, float]]:
     return [(str(row["name"]), float(row["accuracy"])) for row in rows]
 
 
+def _sampled(report: AuditReport) -> list[str]:
+    """Which rows the curves, causes and mistakes of a large table are from."""
+    found = report.sampling
+    if found is None:
+        return []
+    return [f"curves, causes and mistakes: sample of {found.rows:,} rows (seed {found.seed})"]
+
+
 def _cause(cause: Cause, report: AuditReport) -> dict[str, Any]:
     ids = None if report.samples is None else report.samples.ids
-    named = [f"row {row}" if ids is None else str(ids[row]) for row in cause.samples[:_SAMPLES_NAMED]]
+    numbers = None if report.samples is None else report.samples.row_numbers
+    rows = cause.samples[:_SAMPLES_NAMED]
+    named = [f"row {row if numbers is None else numbers[row]}" if ids is None else str(ids[row]) for row in rows]
     more = ["…"] if len(cause.samples) > _SAMPLES_NAMED else []
     return {"title": cause.title, "sentence": cause.sentence, "remedy": cause.remedy, "samples": named + more}
 
@@ -279,7 +289,7 @@ def _links(**present: bool) -> list[tuple[str, str]]:
 # ---------------------------------------------------------------- page
 
 
-def _page(template: str, payload: dict[str, Any], charts: Charts, path: Path | str | None,
+def render_page(template: str, payload: dict[str, Any], charts: Charts, path: Path | str | None,
           **context: Any) -> str:  # fmt: skip
     specs = {name: chart.to_dict() for name, chart in charts.items()}
     for spec in specs.values():

@@ -48,7 +48,7 @@ def audit_html(report: AuditReport) -> str:
         (str(r["name"]), f"{r['support']:,}", percent(r["accuracy"]), f"{percent(r['low'])} to {percent(r['high'])}")
         for r in hardest
     ]
-    return _block(
+    return block(
         "Class audit",
         f"{report.num_classes:,} classes, {report.num_samples:,} samples",
         report.verdict,
@@ -77,7 +77,7 @@ def comparison_html(comparison: Comparison) -> str:
     columns = ("before", "after", "change (points)", interval)
     runs = (len(comparison.before), len(comparison.after))
     title = f"Classes with a significant change: {len(changed):,}"
-    return _block(
+    return block(
         "Class comparison",
         f"{comparison.num_classes:,} classes, {comparison.num_samples:,} samples"
         + (f", {runs[0]} runs before, {runs[1]} runs after" if max(runs) > 1 else ""),
@@ -94,7 +94,7 @@ def comparison_html(comparison: Comparison) -> str:
     )
 
 
-def _block(
+def block(
     title: str,
     size: str,
     verdict: str,

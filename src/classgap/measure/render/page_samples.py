@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -54,14 +55,15 @@ def page_samples(report: AuditReport, below: float) -> PageSamples:
     if samples.scores is not None:
         suspected = report.mislabelled(below)
         found["labels"] = suspected.head(LABELS_SHOWN)
-        leads["labels"] = _labels_lead(suspected.height)
+        leads["labels"] = _labels_lead(report, suspected.height)
     found = {name: frame for name, frame in found.items() if frame.height}
     notes: tuple[str, ...] = ()
     pictures: dict[str, str] = {}
     if samples.paths is not None:
         made = thumbnails([str(path) for frame in found.values() for path in frame["path"]])
         pictures, notes = made.by_path, made.notes
-    tables = {name: _table(name, frame, pictures) for name, frame in found.items()}
+    titles: dict[tuple[str, str], str] = {(d.name, c.kind): c.title.lower() for d in report.diagnoses for c in d.causes}
+    tables = {name: _table(name, frame, pictures, titles) for name, frame in found.items()}
     return PageSamples(tables, leads, bool(pictures) or samples.texts is not None, notes)
 
 
@@ -86,23 +88,26 @@ def _mistakes_lead(report: AuditReport, total: int, shown: int) -> str:
         if report.margins is not None
         else "Those of the hardest classes come first."
     )
+    where = "" if report.sampling is None else f" in the sample of {report.sampling.rows:,} rows"
     if shown == total:
-        return f"All {total:,} mistakes. {order}"
+        return f"All {total:,} mistakes{where}. {order}"
     return (
-        f"{shown:,} of {total:,} mistakes: the worst ones, and up to {EACH_SHOWN} of each of the hardest classes. {order} All of "
-        "them are in mistakes.csv (--out) and report.mistakes(n=None)."
+        f"{shown:,} of {total:,} mistakes{where}: the worst ones, and up to {EACH_SHOWN} of each of the hardest classes. {order} "
+        "All of them are in mistakes.csv (--out) and report.mistakes(n=None)."
     )
 
 
-def _labels_lead(total: int) -> str:
+def _labels_lead(report: AuditReport, total: int) -> str:
+    where = "" if report.sampling is None else f" of the sample of {report.sampling.rows:,} rows"
     shown = f"The {LABELS_SHOWN} most suspicious of {total:,} samples" if total > LABELS_SHOWN else f"{total:,} samples"
     return (
-        f"{shown} whose label the model contradicts with confidence, so it is probably wrong. The list for an annotator is "
-        "mislabelled.csv (--out) or report.mislabelled()."
+        f"{shown}{where} whose label the model contradicts with confidence, so it is probably wrong. The list for an "
+        "annotator is mislabelled.csv (--out) or report.mislabelled()."
     )
 
 
-def _table(name: str, frame: pl.DataFrame, pictures: dict[str, str]) -> Table:
+def _table(name: str, frame: pl.DataFrame, pictures: dict[str, str], titles: Mapping[tuple[str, str], str]) -> Table:
+    """The samples of a frame; ``titles`` are the words of the page for the causes, by class and kind."""
     sample = frame["id"].cast(str).to_list() if "id" in frame.columns else [f"row {row}" for row in frame["row"]]
     data: dict[str, list[Any]] = {"sample": sample}
     columns = [{"key": "sample", "label": "sample", "kind": "text", "help": "id of the sample, or its row from 0"}]
@@ -110,6 +115,10 @@ def _table(name: str, frame: pl.DataFrame, pictures: dict[str, str]) -> Table:
         if key in frame.columns:
             data[key] = plain(frame[key].to_numpy())
             columns.append({"key": key, "label": label, "kind": kind, "help": meaning})
+    if "cause" in frame.columns:
+        pairs = zip(frame["true"].to_list(), frame["cause"].to_list(), strict=True)
+        words = {"mislabelled": "probably wrong label"}
+        data["cause"] = [titles.get(pair, words.get(pair[1], pair[1])) for pair in pairs]
     if "text" in frame.columns:
         data["text"] = [_excerpt(text) for text in frame["text"]]
         columns.append({"key": "text", "label": "text", "kind": "long", "help": "beginning of the text"})

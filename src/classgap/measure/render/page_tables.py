@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -85,6 +85,8 @@ _COLUMNS: dict[str, tuple[str, str, str]] = {
         "expected calibration error: difference between confidence and accuracy, over the samples of this class",
     ),
     "classwise_ece": ("classwise ECE", "share", "calibration error of the probability of this class, over all samples"),
+    "log_loss": ("log-loss", "number", "mean negative logarithm of the probability of the true class"),
+    "brier": ("Brier score", "number", "mean squared distance of the probabilities from the true class, 0 to 2"),
     "overconfidence": ("overconfidence", "points", "mean confidence minus accuracy over the samples of this class"),
     "spread": ("spread", "number", "root mean squared distance of the class's features from the class mean"),
     "spread_unbiased": ("spread (n−1)", "number", "spread with divisor n − 1"),
@@ -171,17 +173,32 @@ def plain(values: Iterable[Any]) -> list[Any]:
     return list(array.tolist())
 
 
-def _column(key: str) -> dict[str, Any]:
-    heading, kind, meaning = _COLUMNS.get(key, (key.replace("_", " "), "number", ""))
+def _column(key: str, known: Mapping[str, tuple[str, str, str]]) -> dict[str, Any]:
+    heading, kind, meaning = known.get(key) or _COLUMNS.get(key, (key.replace("_", " "), "number", ""))
     return {"key": key, "label": heading, "kind": kind, "help": meaning}
 
 
-def _records_table(records: NDArray[np.void], hidden: Sequence[str], first: Sequence[str], title: str) -> Table:
+def records_table(
+    records: NDArray[np.void],
+    hidden: Sequence[str],
+    first: Sequence[str],
+    title: str,
+    headings: Mapping[str, tuple[str, str, str]] | None = None,
+) -> Table:
+    """Records as a table: the columns ``first``, then the others; ``hidden`` ones are data of the page without a column.
+
+    Args:
+        headings: Heading, kind and meaning of columns, where they differ from those of classes.
+    """
     fields = list(records.dtype.names or ())
     shown = [key for key in first if key in fields] + [k for k in fields if k not in first and k not in hidden]
     known = [key for key in shown if not _all_missing(records[key])]
     keep = known + [key for key in hidden if key in fields]
-    return {"label": title, "columns": [_column(key) for key in known], "data": {k: plain(records[k]) for k in keep}}
+    return {
+        "label": title,
+        "columns": [_column(key, headings or {}) for key in known],
+        "data": {k: plain(records[k]) for k in keep},
+    }
 
 
 def _all_missing(values: NDArray[Any]) -> bool:
@@ -194,7 +211,7 @@ def class_table(report: AuditReport) -> Table:
     intervals = {"accuracy": ("low", "high")}
     intervals |= {key: (f"{key}_low", f"{key}_high") for key in ("auc", "average_precision")}
     hidden = [bound for pair in intervals.values() for bound in pair]
-    table = _records_table(report.per_class, hidden, first, "classes")
+    table = records_table(report.per_class, hidden, first, "classes")
     for column in table["columns"]:
         if column["key"] in intervals:
             column["interval"] = list(intervals[column["key"]])
@@ -204,7 +221,7 @@ def class_table(report: AuditReport) -> Table:
 def change_table(comparison: Comparison) -> Table:
     """Every class of a comparison, largest gain first."""
     first = ("name", "group", "support", "before", "after", "delta", "low", "high", "significant", "q_value")
-    table = _records_table(comparison.per_class, (), first, "classes")
+    table = records_table(comparison.per_class, (), first, "classes")
     return table | {"sort": {"key": "delta", "down": True}}
 
 
@@ -296,7 +313,7 @@ def _rank_within(code: NDArray[Any]) -> NDArray[Any]:
     return rank
 
 
-def _listing(title: str, columns: Sequence[tuple[str, str, str]], rows: Sequence[Sequence[Any]]) -> Table:
+def listing_table(title: str, columns: Sequence[tuple[str, str, str]], rows: Sequence[Sequence[Any]]) -> Table:
     """A table from rows; each column is (key, heading, kind)."""
     values = list(zip(*rows, strict=True)) if rows else [()] * len(columns)
     data = {key: plain(column) for (key, _, _), column in zip(columns, values, strict=True)}
@@ -309,7 +326,7 @@ def _listing(title: str, columns: Sequence[tuple[str, str, str]], rows: Sequence
 
 def section_table(part: Listing) -> Table:
     """A table of an optional part of the report."""
-    return _listing(part.title, part.columns, part.rows)
+    return listing_table(part.title, part.columns, part.rows)
 
 
 def group_table(report: AuditReport) -> Table:
@@ -321,7 +338,7 @@ def group_table(report: AuditReport) -> Table:
     ]
     columns = [("ranking", "ranking", "text"), ("third", "group", "text"), ("value", "mean accuracy", "share"),
                ("low", "from", "share"), ("high", "to", "share")]  # fmt: skip
-    return _listing("groups", columns, rows)
+    return listing_table("groups", columns, rows)
 
 
 def margin_table(report: AuditReport) -> Table | None:
@@ -336,7 +353,7 @@ def margin_table(report: AuditReport) -> Table | None:
         rows.append(("classifier, degrees", "all pairs", levels.classifier, math.nan, math.nan))
     columns = [("level", "level", "text"), ("third", "group", "text"), ("value", "margin", "number"),
                ("low", "from", "number"), ("high", "to", "number")]  # fmt: skip
-    return _listing("margins", columns, rows) if rows else None
+    return listing_table("margins", columns, rows) if rows else None
 
 
 def metric_table(report: AuditReport) -> Table:
@@ -355,7 +372,7 @@ def metric_table(report: AuditReport) -> Table:
             kinds += ["share" if any(word in key for word in _SHARES) else "number" for key in found]
     columns = [("name", "number", "text"), ("value", "value", "value"), ("low", "from", "value"),
                ("high", "to", "value"), ("meaning", "meaning", "long")]  # fmt: skip
-    return _listing("numbers", columns, rows) | {"kinds": kinds}
+    return listing_table("numbers", columns, rows) | {"kinds": kinds}
 
 
 _SHARES = ("ece", "share", "confidence", "accuracy")  # words in the names of numbers that are shares
@@ -377,7 +394,7 @@ def group_change_table(comparison: Comparison) -> Table:
     columns = [("ranking", "ranking", "text"), ("third", "group", "text"), ("before", "before", "share"),
                ("after", "after", "share"), ("delta", "change", "points"), ("low", "from", "points"),
                ("high", "to", "points"), *std_columns]  # fmt: skip
-    return _listing("groups", columns, rows)
+    return listing_table("groups", columns, rows)
 
 
 def _run_stds(comparison: Comparison) -> tuple[Callable[[Change], tuple[float, ...]], list[tuple[str, str, str]]]:
@@ -399,4 +416,4 @@ def metric_change_table(comparison: Comparison) -> Table:
     columns = [("name", "number", "text"), ("before", "before", "value"), ("after", "after", "value"),
                ("delta", "change", "change"), ("low", "from", "change"), ("high", "to", "change"),
                *((key, heading, "value") for key, heading, _ in std_columns), ("meaning", "meaning", "long")]  # fmt: skip
-    return _listing("numbers", columns, rows) | {"kinds": [_metric_kind(name) for name in comparison.metrics]}
+    return listing_table("numbers", columns, rows) | {"kinds": [_metric_kind(name) for name in comparison.metrics]}

@@ -160,7 +160,9 @@ def worst_pairs(report: AuditReport, limit: int = 24) -> alt.TopLevelMixin | Non
                   legend=alt.Legend(title="share of the true class", format=_PERCENT, gradientLength=140)),
         tooltip=[alt.Tooltip("true:N"), alt.Tooltip("predicted:N"), alt.Tooltip("share:Q", format=".1%"), "count:Q"],
     )  # fmt: skip
-    return sized(chart, height=max(120, 20 * len(order)))
+    # the last name, which is written aslant, reaches beyond the chart
+    padding = {"left": 5, "top": 5, "right": 45, "bottom": 5}
+    return sized(chart, height=max(120, 20 * len(order))).properties(padding=padding)
 
 
 def spread_accuracy(report: AuditReport) -> alt.TopLevelMixin | None:
@@ -175,11 +177,13 @@ def spread_accuracy(report: AuditReport) -> alt.TopLevelMixin | None:
     points = alt.Chart(inline(rows)).mark_circle(size=max(20, min(90, 9000 / len(rows))), opacity=0.85)
     points = points.encode(
         alt.X("spread:Q", title="spread of the class's features ‖s‖", scale=alt.Scale(zero=False)),
-        alt.Y("accuracy:Q", title="accuracy", axis=alt.Axis(format=_PERCENT), scale=alt.Scale(zero=False)),
+        alt.Y("accuracy:Q", title="accuracy", axis=alt.Axis(format=_PERCENT), scale=alt.Scale(zero=False, domainMax=1)),
         colour, tooltip=tip,
     )  # fmt: skip
     trend = (
-        alt.Chart(inline(rows)).transform_regression("spread", "accuracy").mark_line(strokeDash=[4, 4], color="#8f9aa6")
+        alt.Chart(inline(rows))
+        .transform_regression("spread", "accuracy")
+        .mark_line(strokeDash=[4, 4], color="#8f9aa6", clip=True)
     )
     layers = [points] if len(rows) < 3 else [trend.encode(x="spread:Q", y="accuracy:Q"), points]
     return sized(alt.layer(*layers), height=300)
@@ -206,9 +210,7 @@ def max_distances(report: AuditReport) -> alt.TopLevelMixin | None:
     counts = np.zeros((report.num_classes, HISTOGRAM_BINS), dtype=np.int64)
     np.add.at(counts, (report.samples.y_true, place), 1)
     rows = _distributions(report, "distance", edges, counts)
-    return sized(
-        _areas(rows, "distance", "largest distance within the class / length of the longest feature vector"), height=260
-    )
+    return sized(_areas(rows, "distance", "largest distance within the class (relative)"), height=260)
 
 
 def _distributions(report: AuditReport, key: str, edges: Any, counts: Any) -> Records:
@@ -271,7 +273,7 @@ def embedding(report: AuditReport, *, method: Projection = "tsne") -> alt.TopLev
     chart = alt.Chart(inline(rows)).mark_point(filled=True, size=46, opacity=0.8).encode(
         alt.X("x:Q", axis=hidden, scale=alt.Scale(zero=False)), alt.Y("y:Q", axis=hidden, scale=alt.Scale(zero=False)),
         alt.Color("class:N", scale=alt.Scale(domain=names, scheme="tableau10"),
-                  legend=alt.Legend(title=None, labelLimit=90)),
+                  legend=alt.Legend(title=None, labelLimit=135)),
         alt.Shape("outcome:N", scale=alt.Scale(domain=["right", "wrong"], range=["circle", "cross"]), legend=None),
         tooltip=[alt.Tooltip("class:N", title="true"), alt.Tooltip("predicted:N"), alt.Tooltip("outcome:N")],
     )  # fmt: skip

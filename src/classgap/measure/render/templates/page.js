@@ -35,13 +35,21 @@ function kindOf(table, column, row) {
   return column.kind === "change" ? (table.kinds[row] === "share" ? "points" : "signed") : column.kind;
 }
 
+// Only a difference that is significant, or whose interval excludes 0, is coloured; the ends of an interval never are.
+function isSure(table, column, row) {
+  const d = table.data;
+  if (/(^|_)(low|high)$/.test(column.key)) return false;
+  if (d.significant) return Boolean(d.significant[row]);
+  return d.low && d.high ? d.low[row] > 0 || d.high[row] < 0 : true;
+}
+
 function cell(table, column, row) {
   const value = table.data[column.key][row];
   const td = make("td", { class: [column.kind === "text" || column.kind === "group" ? "text" : "", column.kind === "long" ? "long" : ""].join(" ").trim() });
   if (column.kind === "group") td.append(value ? make("span", { class: `chip ${value}` }, value) : "–");
   else td.textContent = (show[kindOf(table, column, row)] || String)(value);
   if (column.kind === "text") td.title = value;
-  if (column.kind === "points" && value) td.classList.add(value > 0 ? "up" : "down");
+  if (column.kind === "points" && value && isSure(table, column, row)) td.classList.add(value > 0 ? "up" : "down");
   if (column.interval && value !== null) {
     const [low, high] = column.interval.map((key) => table.data[key][row]);
     td.title = `${percent(low)} to ${percent(high)}`;
@@ -51,7 +59,8 @@ function cell(table, column, row) {
 }
 
 // ------------------------------------------------------------------ sortable, searchable, downloadable tables
-const PAGE = 15, SHORT = 40;  // rows shown at first; a table of at most SHORT numbers is shown as a whole
+const PAGE = 15, SHORT = 80, PRINTED = 11;  // rows shown at first; of the tables in WHOLE more; columns on paper (see page.css)
+const WHOLE = ["metrics", "groups", "margins"];
 
 function csv(table, order) {
   // A spreadsheet would run text that begins like a formula: an apostrophe in front makes it text.
@@ -74,10 +83,10 @@ function mountTable(host) {
   const texts = table.columns.filter((c) => c.kind === "text").map((c) => table.data[c.key]);
   const haystack = Array.from({ length: size }, (_, row) => texts.map((t) => t[row]).join("\u0001").toLowerCase());
   const groups = [...new Set(table.data.group ?? [])].filter(Boolean);
-  const first = size <= SHORT && !host.onpick ? size : PAGE;
+  const first = WHOLE.includes(id) && size <= SHORT ? size : PAGE;
   let order = [], shown = first, sort = table.sort ?? null;
 
-  const search = make("input", { type: "search", placeholder: id === "classes" || id === "pairs" ? "search classes" : "search", "aria-label": "search" });
+  const search = make("input", { type: "search", placeholder: "search", "aria-label": "search" });
   const group = make("select", { "aria-label": "group" }, make("option", { value: "" }, "all groups"), ...groups.map((g) => make("option", { value: g }, g)));
   const least = make("input", { type: "number", min: "1", value: "1", "aria-label": "at least this many samples" });
   const count = make("span", { class: "count", "aria-live": "polite" });
@@ -86,7 +95,8 @@ function mountTable(host) {
   if (size > 8) tools.append(search);
   if (groups.length > 1) tools.append(group);
   if (table.least) tools.append(make("label", {}, "at least", least, "samples"));
-  tools.append(count, save);
+  const hidden = make("span", { class: "hint", hidden: true }, "more columns →");
+  tools.append(count, hidden, save);
 
   const heads = table.columns.map((column) => {
     const th = make("th", { class: ["text", "group", "long"].includes(column.kind) ? "text" : null, scope: "col", title: column.help },
@@ -98,10 +108,11 @@ function mountTable(host) {
   const more = make("button", { class: "button more", onclick: () => { shown += 100; draw(); } }, "Show more");
   const scroll = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": table.label }, make("table", {}, make("thead", {}, make("tr", {}, ...heads)), body));
   const frame = make("div", { class: "frame" }, scroll);
-  const hint = () => frame.classList.toggle("cut", scroll.scrollLeft + scroll.clientWidth < scroll.scrollWidth - 2);
+  const hint = () => { hidden.hidden = !frame.classList.toggle("cut", scroll.scrollLeft + scroll.clientWidth < scroll.scrollWidth - 2); };
   scroll.addEventListener("scroll", hint, { passive: true });
   new ResizeObserver(hint).observe(scroll);
-  host.append(tools, frame, more);
+  const printed = make("p", { class: "printed small faint" });
+  host.append(tools, frame, more, printed);
 
   function setSort(column) {
     const textual = ["text", "group", "long"].includes(column.kind);
@@ -150,6 +161,8 @@ function mountTable(host) {
     }));
     count.textContent = order.length === size ? `${size.toLocaleString("en")} rows` : `${order.length.toLocaleString("en")} of ${size.toLocaleString("en")} rows`;
     more.hidden = shown >= order.length;
+    const parts = [more.hidden ? null : `the first ${shown} of ${order.length.toLocaleString("en")} rows`, table.columns.length > PRINTED ? `${PRINTED} of ${table.columns.length} columns` : null];
+    printed.textContent = parts.some(Boolean) ? `Printed: ${parts.filter(Boolean).join(", ")}. The page on screen and report.json have all of them.` : "";
     hint();
   }
 
@@ -305,7 +318,7 @@ const drawn = new Map();
 async function drawFigure(host) {
   const spec = structuredClone(data.figures[host.dataset.figure]);
   const config = structuredClone(data.themes[isDark() ? "dark" : "light"]);
-  config.legend.columns = host.clientWidth < 400 ? 3 : 4;
+  config.legend.columns = Math.max(1, Math.min(4, Math.floor(host.clientWidth / 160)));
   drawn.get(host)?.finalize();
   const result = await vegaEmbed(host, { ...spec, width: "container", autosize: { type: "fit-x", contains: "padding" } }, {
     config, renderer: "svg", actions: { export: true, source: false, compiled: false, editor: false }, downloadFileName: host.dataset.figure,
