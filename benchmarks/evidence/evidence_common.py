@@ -41,7 +41,7 @@ MR2_CONSTANT = Variant(
     "MR², constant λ",
     "mr2",
     {**_DEFAULT, "fit_power": 0.0},
-    note="`MR2Loss(num_classes, fit_power=0)`: the same with a weight that does not depend on the batch accuracy, as in the paper",
+    note="`MR2Loss(num_classes, fit_power=0)`: the same with a weight that ignores the batch accuracy, as in the paper",
 )
 MR2_FORMS = (
     MR2,

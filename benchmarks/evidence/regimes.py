@@ -106,7 +106,7 @@ def collapse_section() -> str:
     )
     caption = (
         "Mean of the last training batches after 210 (ResNet-20) or 420 steps; one run each. *Active*: share of features above "
-        "0. *Rank*: effective rank of the centred features. *Between classes*: share of the scatter that lies between class means "
+        "0. *Rank*: effective rank of the centred features. *Between classes*: share of the scatter between class means "
         "(with one to two samples of a class in a batch it is above a half even for random features). Repeat with python "
         "benchmarks/evidence/collapse.py."
     )
