@@ -59,7 +59,9 @@ class LossBatch:
     def at_least_float32(self) -> LossBatch:
         """The batch with logits and features in float32, unless they have that precision or more."""
         given = {"logits": self.logits, "features": self.features}
-        low = {name: value.float() for name, value in given.items() if value is not None and value.dtype not in _PRECISE}
+        low = {
+            name: value.float() for name, value in given.items() if value is not None and value.dtype not in _PRECISE
+        }
         return dataclasses.replace(self, **low) if low else self
 
     def expert(self, number: int) -> LossBatch:

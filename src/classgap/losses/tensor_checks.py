@@ -122,7 +122,7 @@ def check_finite(features: Tensor, norms: Tensor | None = None) -> None:
     """Finite features. Where the caller has the norms of the rows, these are enough to see it."""
     if not values_are_cheap(features):
         return
-    if not math.isfinite(features.detach().sum().item() if norms is None else as_array(norms).max(initial=0.0)):
+    if not math.isfinite(features.detach().sum().item() if norms is None else norms.numpy().max(initial=0.0)):
         bad = int((~torch.isfinite(features)).any(1).sum())  # a sum may also have overflowed
         if bad:
             raise InputError(
