@@ -27,7 +27,18 @@ from classgap.training import TrainConfig
 
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parents[1] / "docs"
-SUITES = ("finetune", "banking77", "cosine", "cifar10", "cifar100", "fashion", "embeddings", "sensitivity", "digits", "field")
+SUITES = (
+    "finetune",
+    "banking77",
+    "cosine",
+    "cifar10",
+    "cifar100",
+    "fashion",
+    "embeddings",
+    "sensitivity",
+    "digits",
+    "field",
+)
 RULE = RULES["last"]
 MR2 = "MR²"
 COMPACT = "compact logits"
