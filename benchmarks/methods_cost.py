@@ -33,6 +33,15 @@ from classgap.training.run import start
 RESULTS = Path(__file__).with_name("methods_cost.json")
 ROUNDS, CLASSES, BATCH, EPOCHS = 8, 100, 64, 20
 
+# Settings without which a method cannot be used.
+FURTHER = {
+    "confused_mixup": ["data.val_fraction=0.3"],
+    "p_by_q": ["sampler.classes=8", "sampler.samples=8"],
+    "ensemble_teacher": ["method=distillation"],
+    "add_samples": ["data.profile=balanced", "data.imbalance=1", "data.per_class=24", "data.spare=8"],
+    "augment_classes": ["stage.augment=crop"],
+}
+
 
 def write_images(path: Path) -> None:
     rng = np.random.default_rng(0)
@@ -43,7 +52,15 @@ def write_images(path: Path) -> None:
 
 def trainer_with(folder: Path, setting: str) -> Trainer:
     fixed = ["model=resnet20", "data.val_fraction=0", "data.augment=crop,flip", f"batch={BATCH}", "epochs=1"]
-    config = TrainConfig().override([f"data=npz:{folder / 'images.npz'}", *fixed, "optim.lr=0.01", setting])
+    config = TrainConfig().override(
+        [
+            f"data=npz:{folder / 'images.npz'}",
+            *fixed,
+            "optim.lr=0.01",
+            setting,
+            *FURTHER.get(setting.partition("=")[2], []),
+        ]
+    )
     trainer = start(config, folder / setting, accelerator="cpu")
     trainer._begin()
     trainer.model.train()
@@ -76,9 +93,9 @@ def run_seconds(folder: Path, name: str, settings: list[str]) -> float:
 
 def run_ratio(folder: Path, setting: str, name: str) -> float:
     """Each beside a plain run of its own, since what else the machine does changes over the minutes."""
-    further = ["sampler.classes=8", "sampler.samples=8"] if name == "p_by_q" else []
+    further = FURTHER.get(name, [])
     mine = run_seconds(folder, name, [setting, *further])
-    return mine / run_seconds(folder, f"{name}-plain", [])
+    return mine / run_seconds(folder, f"{name}-plain", [text for text in further if text.startswith("data.")])
 
 
 def main(chosen: list[str]) -> None:

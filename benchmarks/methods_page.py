@@ -41,6 +41,9 @@ classgap train --set sampler=class_balanced --set sampler.start_epoch=160   # de
 classgap train --set method=logit_adjusted --set wrapper=sam --set mix=mixup
 classgap train --set method=compact_logits --set stage=crt             # a second stage, in the same command
 classgap train --set stage=ensemble --set stage.members=3              # three runs with other seeds, their mean probability
+classgap train --set method=distillation --set stage=ensemble_teacher  # one network that learns from such an ensemble
+classgap train --set mix=confused_mixup                                # mixup with classes that are confused with each other
+classgap train --set data.per_class=40 --set data.spare=20 --set stage=add_samples   # more samples for the hard classes
 classgap train --set method=mr2 --set data.augment=crop,flip,autoaugment
 classgap train --set model.head=causal --set model.head.alpha=1.5      # causal norm: removes the common direction at test time
 ```

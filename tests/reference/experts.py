@@ -82,3 +82,13 @@ class LearningFromFailure:
             p = np.exp(log_softmax(biased)[y])
             losses.append(self.q * p**self.q * cross_entropy(biased, y) + weight * cross_entropy(final, y))
         return mean(losses)
+
+
+def taught(logits, target, teachers, temperature, alpha):
+    """Hinton et al., sec. 2: soft targets are the mean of the teachers' tempered probabilities; T^2 keeps the gradient."""
+    total = 0.0
+    for i, label in enumerate(target):
+        soft = np.mean([np.exp(log_softmax(np.asarray(z[i]) / temperature)) for z in teachers], axis=0)
+        total -= alpha * temperature**2 * np.sum(soft * log_softmax(logits[i] / temperature))
+        total -= (1 - alpha) * log_softmax(logits[i])[label]
+    return total / len(target)

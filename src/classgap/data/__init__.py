@@ -9,7 +9,7 @@ from classgap.data.dataset import TrainingData, load_data
 from classgap.data.images import ImageFiles
 from classgap.data.items import FileOptions, Items, Source
 from classgap.data.labelled import Expected, Part, open_samples
-from classgap.data.mixing import cutmix, mixup
+from classgap.data.mixing import ConfusedMix, confused_mixup, cutmix, mixup
 from classgap.data.python_sets import DatasetItems
 from classgap.data.samples import MEMORY_MB, Split
 from classgap.data.sources import data_root, load_source
@@ -24,6 +24,7 @@ __all__ = [
     "SOURCES",
     "Batch",
     "Batches",
+    "ConfusedMix",
     "DatasetItems",
     "Encode",
     "Expected",
@@ -38,6 +39,7 @@ __all__ = [
     "Split",
     "Texts",
     "TrainingData",
+    "confused_mixup",
     "cutmix",
     "data_root",
     "default_workers",

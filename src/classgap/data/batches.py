@@ -118,6 +118,11 @@ class Batches:
         self.policies, self.views, self.mix = policies, views, mix
         self.view_policies = policies if view_policies is None else view_policies
         self.seed, self.rank, self.world = seed, rank, world
+        self.others: tuple[Tensor, tuple[Policy, ...]] | None = None
+
+    def augment_classes(self, classes: Tensor, policies: tuple[Policy, ...]) -> None:
+        """Augment the samples of these classes, a mask (K,), by other policies, in all views."""
+        self.others = classes[self.split.y.cpu()], policies
 
     def steps(self, epoch: int = 0) -> int:
         """Batches in an epoch."""
@@ -130,13 +135,14 @@ class Batches:
     @property
     def augmented(self) -> bool:
         """Whether a sample looks different each time."""
-        return bool(self.policies or (self.view_policies and self.views > 1)) or getattr(self.split.x, "random", False)
+        changed = self.policies or (self.view_policies and self.views > 1) or (self.others and self.others[1])
+        return bool(changed) or getattr(self.split.x, "random", False)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch, from step ``start`` on."""
         order = self.order(epoch)
         policies = (self.policies, *[self.view_policies] * (self.views - 1))
-        draws = _Draws(self.split.x, order, self.batch, policies, self._made, self.seed, epoch)
+        draws = _Draws(self.split.x, order, self.batch, policies, self._made, self.seed, epoch, self.others)
         steps = range(start, self._count(len(order)))
         for step, views in zip(steps, in_order(draws, steps, self.split.workers), strict=True):
             yield self._finish(draws.index(step), views, draws.seed_of(step))
@@ -197,6 +203,7 @@ class _Draws:
     made: tuple[int, int]
     seed: int
     epoch: int
+    others: tuple[Tensor, tuple[Policy, ...]] | None = None  # a mask of samples, and what they are augmented by
 
     def index(self, step: int) -> Tensor:
         """Samples of the whole batch."""
@@ -210,7 +217,8 @@ class _Draws:
         index = self.index(step)
         generator = torch.Generator().manual_seed(self.seed_of(step))
         shape = len(self.policies), len(index)
-        uniform = torch.rand(*shape, max(map(len, self.policies)), 2, generator=generator, dtype=torch.float64)
+        longest = max(map(len, (*self.policies, () if self.others is None else self.others[1])))
+        uniform = torch.rand(*shape, longest, 2, generator=generator, dtype=torch.float64)
         seeds = None
         if not isinstance(self.x, Tensor) and self.x.random:
             seeds = torch.randint(2**63 - 1, shape, generator=generator)
@@ -226,6 +234,17 @@ class _Draws:
             x = self.x[rows.to(self.x.device)]
         else:
             x = self.x.batch(rows.tolist(), None if seeds is None else seeds.tolist())
-        for position, policy in enumerate(policies):
-            x = policy(x, uniform[:, position])
-        return x
+        if self.others is None:
+            return _augmented(x, policies, uniform)
+        chosen = self.others[0][rows]
+        made = x.clone()
+        for mask, own in ((~chosen, policies), (chosen, self.others[1])):
+            if mask.any():
+                made[mask.to(x.device)] = _augmented(x[mask.to(x.device)], own, uniform[mask])
+        return made
+
+
+def _augmented(x: Tensor, policies: Sequence[Policy], uniform: Tensor) -> Tensor:
+    for position, policy in enumerate(policies):
+        x = policy(x, uniform[:, position])
+    return x

@@ -34,6 +34,7 @@ class TrainingData:
         crop_scale: Smallest share of the area that ``resized_crop`` keeps.
         split_hash: Changes when any member of any set changes; two runs are comparable when it agrees.
         notes: What the user should know about the data.
+        spare: Samples of the training part that are in none of the sets, for stages that add some of them.
     """
 
     name: str
@@ -48,6 +49,7 @@ class TrainingData:
     notes: tuple[str, ...] = ()
     view_augment: tuple[str, ...] | None = None
     crop_scale: float = 0.08
+    spare: Split | None = None
 
     @property
     def num_classes(self) -> int:
@@ -93,6 +95,7 @@ def load_data(
     crop_scale: float = 0.08,
     interpolation: str = "bilinear",
     partial: bool = False,
+    spare: int = 0,
     workers: int | None = None,
     memory: int = MEMORY_MB,
     encode: Encode | None = None,
@@ -121,6 +124,8 @@ def load_data(
         crop_scale: Smallest share of the area that ``resized_crop`` keeps.
         interpolation: How images are resized, ``"bilinear"`` or ``"bicubic"``.
         partial: Use a named set although samples are missing; otherwise that is an error.
+        spare: Samples per class, beyond ``per_class``, that are neither trained on nor used for validation; a stage such as
+            ``add_samples`` may add some of them.
         workers: Processes that decode image files; by default one per processor core, at most 8. Results do not depend on it.
         memory: Megabytes that the decoded image files may take in memory. A larger set is decoded during training, and so is
             the training part under the augmentation ``resized_crop``, which needs the whole files. Results do not change.
@@ -156,13 +161,14 @@ def load_data(
         raise InputError(f"data={source.name} holds texts, but the model takes images or vectors; choose a text model")
     if source.profile is not None:
         kept, held = _published_tail(source, per_class, profile, imbalance, val_fraction, seed)
+        rest = kept
     else:
         has_val = source.y_val is not None
         rest, held = hold_out(source.y_train, len(source.class_names), 0.0 if has_val else val_fraction, seed)
         kept = _thin(source, rest, per_class, profile, imbalance, seed)
-    splits = open_splits(
-        source, kept, held, workers=processes, memory=memory, crops="resized_crop" in (*augment, *(view_augment or ()))
-    )
+    aside = kept[:0] if not spare else _spare(source, rest, kept, per_class, profile, spare, seed)
+    crops = "resized_crop" in (*augment, *(view_augment or ()))
+    splits = open_splits(source, kept, held, aside, workers=processes, memory=memory, crops=crops)
     members = [array for array in (source.y_val, source.members) if array is not None]
     return TrainingData(
         name=source.name,
@@ -177,7 +183,26 @@ def load_data(
         notes=source.notes,
         view_augment=None if view_augment is None else _on_batches("data.view_augment", view_augment, splits["train"]),
         crop_scale=crop_scale,
+        spare=splits.get("spare"),
     )
+
+
+def _spare(
+    source: Source, pool: Array, kept: Array, per_class: int | None, profile: Profile, spare: int, seed: int
+) -> Array:
+    """The next ``spare`` samples of each class after those that are trained on."""
+    if per_class is None or profile != "balanced" or source.profile is not None:
+        raise InputError(
+            f"data.spare={spare} keeps samples beyond data.per_class aside, so data.per_class must be set and data.profile must "
+            f"be balanced; got data.per_class={per_class}, data={source.name}, data.profile={source.profile or profile}"
+        )
+    available = int(np.bincount(source.y_train[pool], minlength=len(source.class_names)).min())
+    if per_class + whole("data.spare", spare, low=0) > available:
+        raise InputError(
+            f"data.per_class={per_class} and data.spare={spare} ask for {per_class + spare} samples per class, but the smallest "
+            f"class has {available} after the validation split; lower one of them or data.val_fraction"
+        )
+    return np.setdiff1d(_thin(source, pool, per_class + spare, profile, 1.0, seed), kept)
 
 
 def _thin(source: Source, pool: Array, per_class: int | None, profile: Profile, imbalance: float, seed: int) -> Array:

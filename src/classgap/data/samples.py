@@ -57,6 +57,12 @@ class Split:
             for x in in_order(_Read(self.x, chunks), range(len(chunks)), self.workers):
                 yield x.to(self.y.device)
 
+    def take(self, rows: Tensor) -> Split:
+        """These samples, in this order."""
+        items = None if self.origin is None else self.origin.take(rows.numpy())
+        x = self.x[rows] if isinstance(self.x, Tensor) else self.x.take(rows.numpy())
+        return Split(x, self.y[rows], self.workers, items)
+
     def joined(self, other: Split) -> Split:
         """These samples and then those of another part of the same data set."""
         y = torch.cat([self.y, other.y])
@@ -77,9 +83,9 @@ class _Read:
 
 
 def open_splits(
-    source: Source, kept: Array, held: Array, *, workers: int, memory: int, crops: bool
+    source: Source, kept: Array, held: Array, aside: Array, *, workers: int, memory: int, crops: bool
 ) -> dict[str, Split]:
-    """Training (``kept``), validation (``held``, or the source's own) and test samples.
+    """Training (``kept``), validation (``held``, or the source's own), spare (``aside``) and test samples.
 
     Arrays are in memory, and so are image files whose decoded pixels take at most ``memory`` megabytes in all; others are read
     when they are needed. With ``crops``, training sees random parts of image files, which are read anew each time.
@@ -89,6 +95,8 @@ def open_splits(
         parts["val"] = (source.x_val, source.y_val)
     elif len(held):
         parts["val"] = (_rows(source.x_train, held), source.y_train[held])
+    if len(aside):
+        parts["spare"] = (_rows(source.x_train, aside), source.y_train[aside])
     numbers = sum(int(np.prod(x.shape)) for x, _ in parts.values())
     fits = numbers <= memory * 1_000_000
     splits = {}
@@ -96,7 +104,7 @@ def open_splits(
         labels = torch.from_numpy(y)
         if isinstance(x, np.ndarray):
             splits[part] = Split(torch.from_numpy(np.ascontiguousarray(x)), labels)
-        elif isinstance(x, ImageFiles) and crops and part == "train":
+        elif isinstance(x, ImageFiles) and crops and part in ("train", "spare"):
             splits[part] = Split(x.randomly(), labels, workers)
         elif isinstance(x, FeatureRows):  # a file that does not fit is mapped into memory, without worker processes
             splits[part] = Split(x.whole(), labels, origin=x) if 4 * numbers <= memory * 1_000_000 else Split(x, labels)

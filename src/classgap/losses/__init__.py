@@ -17,6 +17,7 @@ from classgap.losses.compact_logits import CompactLogitsLoss
 from classgap.losses.cross_entropy import CrossEntropyLoss
 from classgap.losses.csr import ConfusionalSpectralLoss, confusion_direction
 from classgap.losses.dbm import DBMLoss
+from classgap.losses.distillation import DistillationLoss
 from classgap.losses.dro_lt import DROLTLoss
 from classgap.losses.drw import DRWLoss
 from classgap.losses.elm import ELMLoss, pull_slack
@@ -59,6 +60,7 @@ __all__ = [
     "DBMLoss",
     "DROLTLoss",
     "DRWLoss",
+    "DistillationLoss",
     "ELMLoss",
     "EQLLoss",
     "FairDROLoss",

@@ -18,8 +18,8 @@ from classgap.losses.batch import LossBatch
 from classgap.losses.cross_entropy import mean_cross_entropy
 from classgap.losses.options import LossOptions
 from classgap.losses.projection import mlp_projection
+from classgap.losses.taught import TaughtLoss
 from classgap.losses.tensor_checks import check_num_features
-from classgap.losses.wrapper import WrapperLoss
 from classgap.registry import Float, Int, method
 
 # Score of a class without keys: so low that its softmax probability is 0, and finite so that gradients are finite.
@@ -125,7 +125,7 @@ class KeyQueue(nn.Module):
         "slots": Int(512, 65536, default=4096, log=True),
     },
 )
-class GMLLoss(WrapperLoss):
+class GMLLoss(TaughtLoss):
     r"""Mutual-information learning with a teacher: student features are classified by queued keys of the teacher.
 
     .. math:: L = \mathrm{CE}(s\cos + \ln\pi) + \beta\,[L_{\mathrm{con}} + L_{\mathrm{con}}^T] + \alpha\,\mathrm{KD}, \qquad
@@ -196,8 +196,6 @@ class GMLLoss(WrapperLoss):
         self.log_temperature = nn.Parameter(torch.tensor(math.log(start)))
         assert self.class_counts is not None
         self.queue = KeyQueue(queue_sizes(self.class_counts, slots, least), teacher_width)
-        self._teacher: list[nn.Module] = []  # in a list, so that its weights are not part of the state of the loss
-        self._teacher_output: tuple[Tensor, Tensor] | None = None
 
     @staticmethod
     def teacher(params: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -208,35 +206,12 @@ class GMLLoss(WrapperLoss):
         """
         return "dbm", {"variant": "bs", "k_m": 0.0, "s": params.get("scale", 30.0)}
 
-    def bind_teacher(self, teacher: nn.Module) -> None:
-        """Use this trained network, which must return ``(logits, features)`` (see :class:`classgap.heads.FeatureTap`)."""
-        self._teacher = [teacher.eval().requires_grad_(False)]
-
-    @torch.no_grad()
-    def observe(self, inputs: Tensor) -> None:
-        """Compute the output of the teacher for the inputs of the batch."""
-        if not self._teacher:
-            raise InputError(
-                f"{self.name} needs a trained teacher: call criterion.bind_teacher(FeatureTap(model)) first"
-            )
-        output: Any = self._teacher[0].eval()(inputs)
-        if not (isinstance(output, tuple) and len(output) == 2):
-            raise InputError("the teacher must return (logits, features); wrap it in classgap.heads.FeatureTap")
-        self._teacher_output = output
-
-    def leave_out(self, keep: Tensor) -> None:
-        """Keep the output of the teacher for these rows only; a second pass over the same batch finds it done."""
-        super().leave_out(keep)
-        if self._teacher_output is not None:
-            logits, features = (part[keep] if len(part) == len(keep) else part for part in self._teacher_output)
-            self._teacher_output = (logits, features)
-
     def compute(self, batch: LossBatch) -> Tensor:
         logits, features, index, labels = batch.logits, batch.features, batch.index, batch.labels
         assert features is not None  # declared in needs, as are the two below
         assert index is not None
         assert self.log_prior is not None
-        from_teacher = self._current_teacher_output(logits)
+        from_teacher = self.current_output(logits)
         if self.updating and from_teacher is not None:
             self.queue.store(from_teacher[1], labels, index)
             self._teacher_output = (
@@ -289,18 +264,7 @@ class GMLLoss(WrapperLoss):
         """The logits for the base: cosines if it needs them, otherwise scaled cosines."""
         return cosines if "cosine_head" in self.base.needs else self.scale * cosines
 
-    def _current_teacher_output(self, logits: Tensor) -> tuple[Tensor, Tensor] | None:
-        """The output of the teacher for this batch; None in evaluation mode, where it is not used."""
-        from_teacher = self._teacher_output
-        if not self.training:
-            return None
-        if from_teacher is None or not self._matches(from_teacher, len(logits)):
-            raise InputError(
-                f"{self.name} needs the output of the teacher for each batch: call criterion.observe(inputs) before the loss"
-            )
-        return from_teacher
-
-    def _matches(self, from_teacher: tuple[Tensor, Tensor], samples: int) -> bool:
-        """Whether this is the output for the current batch; features are dropped as soon as they are stored as keys."""
-        logits, features = from_teacher
+    def is_current(self, output: tuple[Tensor, ...], samples: int) -> bool:
+        """Features are dropped as soon as they are stored as keys."""
+        logits, features = output
         return len(logits) == samples and (not self.updating or len(features) == samples)

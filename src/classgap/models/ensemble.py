@@ -47,6 +47,11 @@ class Ensemble(nn.Module):
             raise InputError("members must hold at least one network, got none")
         self.combine = one_of("combine", combine, COMBINATIONS)
 
+    def log_probabilities(self, inputs: Tensor, temperature: float = 1.0) -> Tensor:
+        """Logarithms of the probabilities (N, K) of scores divided by ``temperature``, each member before the average."""
+        scores = torch.stack([member(inputs)[0].float() for member in self.members])
+        return mean_scores(scores / temperature, self.combine).log_softmax(-1)
+
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Combinationd scores (N, K) and all features (N, M · d)."""
         scores, features = zip(*(member(inputs) for member in self.members), strict=True)

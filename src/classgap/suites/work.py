@@ -15,7 +15,7 @@ import torch
 import classgap
 from classgap.data import Split
 from classgap.measure.statistics.groups import THIRDS
-from classgap.suites.jobs import LAST_WEIGHTS, Job, JobFolder
+from classgap.suites.jobs import LAST_WEIGHTS, Job, JobFolder, complete
 from classgap.suites.measures import measure
 from classgap.suites.results import EpochResult, Result, pack
 from classgap.suites.select import VALIDATION_RULES
@@ -36,7 +36,9 @@ def run_job(job: Job, folder: JobFolder, watch: Watch | None = None) -> Result:
         watch: Called with the share of the training that is done.
     """
     stored = read_run(folder.path)  # the same run, perhaps with settings that a later version spells differently
-    trainer = start(stored or job.config, folder.path, resume=True, shared=SharedRuns(folder.shared, folder.finished))
+    trainer = start(
+        stored or job.config, folder.path, resume=True, shared=SharedRuns(folder.shared, folder.finished, complete)
+    )
 
     def after_step(position: TrainProgress) -> None:
         if position.record is not None:

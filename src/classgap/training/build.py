@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from classgap import registry
 from classgap.checks import InputError
-from classgap.data import Mix, TrainingData, shuffled
+from classgap.data import ConfusedMix, Mix, TrainingData, shuffled
 from classgap.heads import FeatureTap, HeadScale, find_head
 from classgap.losses import ClassLoss
 from classgap.models import Built, Experts, open_model, pixels_of, put_head
@@ -100,8 +100,11 @@ def build_network(config: TrainConfig, data: TrainingData, *, teacher: nn.Module
     built = _plain_model(config, data)
     first = built.model
     width = _width(find_head(first)[1])
-    offered = {} if teacher is None else {"teacher_features": _width(find_head(teacher)[1])}
-    counts = choose_counts(declared_loss(config), config.method.params, data)
+    spec = declared_loss(config)
+    offered = {}
+    if teacher is not None and "teacher_features" in inspect.signature(spec.cls).parameters:
+        offered["teacher_features"] = _width(find_head(teacher)[1])
+    counts = choose_counts(spec, config.method.params, data)
     criterion = build_criterion(config, data, counts, num_features=width, **offered)
     head = _head(config, criterion, first)
     scale = _head_scale(config, criterion, head)
@@ -147,6 +150,13 @@ def build_mix(config: PartConfig, data: TrainingData) -> Mix | None:
     if config.name == "none":
         return None
     spec = registry.get("mix", config.name)
+    follows = "confusion" in inspect.signature(spec.cls).parameters
+    if "confusion" in config.params:
+        raise InputError("mix.confusion cannot be set: it is measured on the validation set; leave it out")
+    if follows and data.val is None:
+        raise InputError(
+            f"mix={config.name} measures confusions on the validation set; set data.val_fraction above 0, or mix=mixup"
+        )
 
     def mix(inputs: Tensor, target: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
         mixed: tuple[Tensor, Tensor] = spec.cls(inputs, target, data.num_classes, rng, **config.params)
@@ -155,7 +165,7 @@ def build_mix(config: PartConfig, data: TrainingData) -> Mix | None:
     # A trial call: wrong parameters, or data of the wrong kind, are errors before training starts.
     trial = {"inputs": torch.zeros(2, *data.in_shape), "target": torch.zeros(2, dtype=torch.long)}
     spec.build(**trial, num_classes=data.num_classes, rng=np.random.default_rng(0), **config.params)
-    return mix
+    return ConfusedMix(spec.cls, data.num_classes, config.params) if follows else mix
 
 
 def build_optimizer(

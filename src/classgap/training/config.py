@@ -39,6 +39,7 @@ class DataConfig:
     crop_scale: float = 0.08
     interpolation: Literal["bilinear", "bicubic"] = "bilinear"
     partial: bool = False
+    spare: int = 0
 
 
 @dataclass(frozen=True)
@@ -220,6 +221,7 @@ class TrainConfig:
         for name, value, low in limits:
             number(name, value, low=low)
         whole("seed", self.seed, low=0, high=LARGEST_SEED)
+        whole("data.spare", self.data.spare, low=0)
         whole("data.seed", self.data.seed, low=0, high=LARGEST_SEED)
         number("optim.lr", self.optim.lr, low=0, open_low=True)
         if self.model.head_scale is not None and self.model.head_scale != "learned":
@@ -324,6 +326,7 @@ _IF_CHANGED = {
         "interpolation",
         "partial",
         "view_augment",
+        "spare",
     ),
     "model": ("head_params", "head_scale", "zero_shot", "frozen", "freeze_norms", "wise", "tokens"),
     "optim": ("betas", "decay_norms", "layer_decay"),

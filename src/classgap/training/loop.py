@@ -18,7 +18,17 @@ from torch import Tensor, nn
 import classgap
 from classgap.batchstats import all_reduce_sum
 from classgap.checks import InputError
-from classgap.data import Batch, Batches, Normalise, Split, TrainingData, mixed_seed, policies, require_images
+from classgap.data import (
+    Batch,
+    Batches,
+    ConfusedMix,
+    Normalise,
+    Split,
+    TrainingData,
+    mixed_seed,
+    policies,
+    require_images,
+)
 from classgap.heads import FeatureTap, cosine_heads, learned_scales
 from classgap.losses import LossBatch
 from classgap.training.averaging import WeightAverage, sentence
@@ -213,6 +223,8 @@ class Trainer:
         if self.data.val is not None:
             scores, _ = self.predict(self.data.val)
             add_groups(record, accuracy_by_class(scores, self.data.val.y.to(scores.device), self.data.num_classes))
+            if isinstance(self.batches.mix, ConfusedMix):
+                self.batches.mix.measure(scores, self.data.val.y)
         if self.average is not None and self.epoch == self.config.epochs - 1:
             record["average"] = self._finish_average(self.average)
         record["seconds"] = time.perf_counter() - started
@@ -379,6 +391,8 @@ class Trainer:
         }
         if self.average is not None:
             state["average"] = self.average.state_dict()
+        if isinstance(self.batches.mix, ConfusedMix):
+            state["mix"] = self.batches.mix.state_dict()
         save_checkpoint(self.fabric, self.checkpoint, state)
 
     def resume(self) -> None:
@@ -404,6 +418,8 @@ class Trainer:
             self.meter.load_state_dict(saved["meter"])
             if self.average is not None:
                 self.average.load_state_dict(saved["average"])
+            if isinstance(self.batches.mix, ConfusedMix):
+                self.batches.mix.load_state_dict(saved["mix"])
             check_rng(saved["rng"])
             same_size = self._check_size(saved["rng"])
         if self.fabric.is_global_zero:

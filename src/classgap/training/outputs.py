@@ -107,6 +107,18 @@ def scores_and_features(criterion: Any, head: str, logits: Tensor, features: Ten
     return scores, features.flatten(1)
 
 
+class ScoredNetwork(nn.Module):
+    """A network with the loss that turns its outputs into scores: ``(scores (N, K), features (N, d))`` of inputs."""
+
+    def __init__(self, network: nn.Module, criterion: nn.Module, head: str) -> None:
+        super().__init__()
+        self.network, self.criterion, self.head = network, criterion, head
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores and features as an audit reads them."""
+        return scores_and_features(self.criterion, self.head, *self.network(inputs))
+
+
 def last_layer(model: Any, head: str, experts: int, cosine_scale: float) -> tuple[Tensor | None, Tensor | None]:
     """Weight and bias of the layer behind the scores, where there is one.
 

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from classgap import posthoc
@@ -34,10 +32,9 @@ from classgap.models import text_encoder
 from classgap.posthoc import PostHocMethod
 from classgap.predictions import Predictions
 from classgap.training.build import Network
-from classgap.training.checkpoint import read_checkpoint
 from classgap.training.config import PredictConfig, TrainConfig, read_run
 from classgap.training.outputs import SplitOutputs, chunk_size, last_layer, scores_and_features
-from classgap.training.stages.base import stages_of, without_pretraining
+from classgap.training.stages.base import load_network, without_pretraining
 
 
 class Predictor:
@@ -196,20 +193,11 @@ def load_run(folder: str | Path, *, device: str = "cpu") -> Predictor:
         raise InputError(f"there is no run in {place}: it lacks run.json")
     if not (place / "model.safetensors").exists():
         raise InputError(f"the run in {place} is not finished; continue it: classgap train --resume --out {place}")
-    last = stages_of(config)[-1]
     data = _data_of(place)
-    plain = without_pretraining(last.config, place)
-    network = last.build(plain, data)
-    try:
-        network.model.load_state_dict(load_file(place / "model.safetensors"))
-    except (RuntimeError, SafetensorError, OSError) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(
-            f"{place / 'model.safetensors'} cannot be loaded into the network of run.json: {reason}"
-        ) from error
-    _load_criterion(place, network)
+    network = load_network(place, data)
     correction = posthoc.load(place) if (place / "method.json").exists() else None
-    encode = text_encoder(plain.model.name, plain.model.tokens)
+    model = without_pretraining(config, place).model
+    encode = text_encoder(model.name, model.tokens)
     return Predictor(config, network, data, correction, device, encode)
 
 
@@ -240,22 +228,3 @@ def _data_of(folder: Path) -> TrainingData:
         augment=(),
         split_hash="",
     )
-
-
-def _load_criterion(folder: Path, network: Network) -> None:
-    """What the loss has learned, for methods that rank classes with it; most have learned nothing."""
-    learned = [name for name, _ in network.criterion.named_parameters()]
-    if not learned:
-        return
-    path = folder / "checkpoint.pt"
-    if not path.exists():
-        raise InputError(
-            f"method {network.criterion.name} learns parameters of its own, which are in {path}; restore this file"
-        )
-    saved = read_checkpoint(path)
-    state = saved["criterion"]
-    if "average" in saved:
-        state |= {name: saved["average"]["values"].get(f"criterion.{name}", value) for name, value in state.items()}
-    missing = set(network.criterion.load_state_dict(state, strict=False).missing_keys)
-    if lost := sorted(missing & set(learned)):
-        raise InputError(f"checkpoint {path} lacks {lost[0]} of method {network.criterion.name}")

@@ -12,18 +12,22 @@ from typing import ClassVar
 
 import torch
 from lightning_fabric import Fabric
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
 from classgap import registry
 from classgap.checks import InputError
 from classgap.data import TrainingData
+from classgap.models import Ensemble
 from classgap.training.average_config import AverageConfig
 from classgap.training.build import Network, build_network, declared_loss
+from classgap.training.checkpoint import read_checkpoint
 from classgap.training.config import MethodConfig, PartConfig, PredictConfig, TrainConfig, read_run
 from classgap.training.folder import NETWORK, has_results, write_results, write_run
 from classgap.training.lock import lock_folder
 from classgap.training.loop import Trainer, TrainProgress, Trains, Watcher
+from classgap.training.outputs import ScoredNetwork
 from classgap.training.stages.views import ViewsTrainer, take_network, views_run
 
 
@@ -40,6 +44,7 @@ class Stage:
         members: Runs that this stage is made of, none of which depends on another.
         join: Called with the trainer of this stage, that of a member which has been trained, and the position of the member.
         build: Makes network and loss of this stage.
+        alone: Configuration of a run that consists of this stage alone, where it is not ``config``.
     """
 
     name: str
@@ -51,6 +56,7 @@ class Stage:
     members: tuple[Stage, ...] = ()
     join: Callable[[Trainer, Trainer, int], None] | None = None
     build: Callable[..., Network] = build_network
+    alone: TrainConfig | None = None
 
     @property
     def plain(self) -> bool:
@@ -66,10 +72,12 @@ class SharedRuns:
         folder: Folder of these runs.
         find: Weights of network and loss of a finished run of this configuration, on data with this hash, which was trained for
             its own sake and has its log beside them; None if there is none.
+        complete: Spells all parameters out, so that configurations that mean the same are equal.
     """
 
     folder: Path
     find: Callable[[TrainConfig, str], Path | None] = lambda config, split_hash: None
+    complete: Callable[[TrainConfig], TrainConfig] = lambda config: config
 
 
 class MultiStage:
@@ -160,10 +168,20 @@ def plain_run(config: TrainConfig) -> TrainConfig:
     )
 
 
-def _teacher_run(config: TrainConfig) -> TrainConfig:
-    """The configuration of a teacher: the loss that the method asks for, everything else as in a plain run."""
+def learns_from_scores(config: TrainConfig) -> bool:
+    """Whether the method has a teacher and uses only what classes are ranked by, so that several networks may be the teacher."""
+    spec = declared_loss(config)
+    return "teacher" in spec.needs and getattr(spec.cls, "learns_from", "features") == "scores"
+
+
+def teacher_run(config: TrainConfig) -> TrainConfig:
+    """The configuration of a teacher: the loss that the method asks for, everything else as in a plain run.
+
+    If scores are all that counts, everything else is as in the run itself.
+    """
     name, params = declared_loss(config).cls.teacher(config.method.params)  # type: ignore[attr-defined]
-    return dataclasses.replace(plain_run(config), method=MethodConfig(name, params))
+    plain = dataclasses.replace(config, teacher=None) if learns_from_scores(config) else plain_run(config)
+    return dataclasses.replace(plain, method=MethodConfig(name, params))
 
 
 def _open(
@@ -189,10 +207,10 @@ def _open(
                 trainer.watch(dataclasses.replace(position, stage=position.stage or name))
 
         if shared is None or len(stages) > 1 or not stages[0].plain:
-            return _run(_open(stages, data, fabric, trainer.folder / name, watch, shared))
+            return _run(_open(stages, data, fabric, trainer.folder / name, watch, shared), stages[-1].alone)
         if (found := shared.find(stages[0].config, data.split_hash)) is not None:
             return _finished(_open(stages, data, fabric, found.parent, watch, shared), found)
-        place = shared.folder / _key(stages[0], data)
+        place = shared.folder / _key(stages[0], data, shared.complete)
         lock = lock_folder(place, wait=-1)
         try:
             return _run(_open(stages, data, fabric, place, watch, shared))
@@ -206,23 +224,26 @@ def _open(
             assert last.join is not None
             last.join(trainer, train_first(trainer, (member,)), position)
         if taught and teacher is None:
-            trainer.bind_teacher(train_first(trainer, (Stage("teacher", _teacher_run(last.config)),)).model.module)
+            first = train_first(trainer, (Stage("teacher", teacher_run(last.config)),))
+            scored = learns_from_scores(last.config)
+            network: nn.Module = first.model.module
+            trainer.bind_teacher(ScoredNetwork(network, first.criterion, first.head) if scored else network)
 
     trainer.before_training = before_training
     return trainer
 
 
-def _key(stage: Stage, data: TrainingData) -> str:
+def _key(stage: Stage, data: TrainingData, complete: Callable[[TrainConfig], TrainConfig]) -> str:
     """Stands for everything that the run of a single stage depends on."""
-    about = [stage.config.to_dict(), stage.trains, stage.needs_teacher, data.split_hash]
+    about = [complete(stage.config).to_dict(), stage.trains, stage.needs_teacher, data.split_hash]
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def _run(trainer: Trainer) -> Trainer:
-    """Resume it where it was interrupted, and train it to the end."""
+def _run(trainer: Trainer, config: TrainConfig | None = None) -> Trainer:
+    """Resume it where it was interrupted, and train it to the end; ``config`` is written in place of its own."""
     trainer.resume()
     if trainer.fabric.is_global_zero:
-        write_run(trainer)
+        write_run(trainer, config)
     trainer.run()
     # A run may have been interrupted after its training and before its results were written.
     if not trainer.fabric.broadcast(has_results(trainer.folder)):
@@ -239,17 +260,54 @@ def _finished(trainer: Trainer, weights: Path) -> Trainer:
     return trainer
 
 
+def load_network(folder: Path, data: TrainingData) -> Network:
+    """The trained network of the finished run in ``folder``, with what its loss has learned."""
+    config = read_run(folder)
+    assert config is not None
+    last = stages_of(config)[-1]
+    network = last.build(without_pretraining(last.config, folder), data)
+    file = folder / "model.safetensors"
+    try:
+        network.model.load_state_dict(load_file(file))
+    except (RuntimeError, SafetensorError, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"{file} cannot be loaded into the network of run.json: {reason}") from error
+    _load_criterion(folder, network)
+    return network
+
+
+def _load_criterion(folder: Path, network: Network) -> None:
+    """What the loss has learned, for methods that rank classes with it; most have learned nothing."""
+    learned = [name for name, _ in network.criterion.named_parameters()]
+    if not learned:
+        return
+    path = folder / "checkpoint.pt"
+    if not path.exists():
+        raise InputError(
+            f"method {network.criterion.name} learns parameters of its own, which are in {path}; restore this file"
+        )
+    saved = read_checkpoint(path)
+    state = saved["criterion"]
+    if "average" in saved:
+        state |= {name: saved["average"]["values"].get(f"criterion.{name}", value) for name, value in state.items()}
+    missing = set(network.criterion.load_state_dict(state, strict=False).missing_keys)
+    if lost := sorted(missing & set(learned)):
+        raise InputError(f"checkpoint {path} lacks {lost[0]} of method {network.criterion.name}")
+
+
 def _given_teacher(config: TrainConfig, data: TrainingData) -> nn.Module:
     """The network of the finished run that ``config.teacher`` names."""
     folder = Path(config.teacher or "")
-    trained = read_run(folder)
-    if trained is None or not has_results(folder):
+    if read_run(folder) is None or not has_results(folder):
         raise InputError(f"teacher={folder} must be the folder of a finished run, with run.json and model.safetensors")
-    network = build_network(without_pretraining(trained, folder), data)
+    try:
+        network = load_network(folder, data)
+    except InputError as error:
+        raise InputError(f"the teacher in {folder} does not fit these data: {error}") from error
+    if isinstance(network.model, Ensemble) and learns_from_scores(config):
+        return network.model
+    if learns_from_scores(config):
+        return ScoredNetwork(network.model, network.criterion, network.head)
     if network.experts:
         raise InputError(f"teacher={folder} holds several networks; a teacher must be a single one")
-    try:
-        network.model.load_state_dict(load_file(folder / "model.safetensors"))
-    except RuntimeError as error:
-        raise InputError(f"the teacher in {folder} does not fit these data: {error}") from error
     return network.model

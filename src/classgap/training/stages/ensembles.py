@@ -1,41 +1,29 @@
-"""Several runs of one configuration that decide together, ``stage=ensemble``."""
+"""Several runs of one configuration that decide together, ``stage=ensemble``, or teach together, ``stage=ensemble_teacher``."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
 from functools import partial
-from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
+from classgap import registry
 from classgap.checks import LARGEST_SEED, InputError, one_of, whole
 from classgap.data import TrainingData
 from classgap.models import COMBINATIONS, Combination, Ensemble
 from classgap.registry import Choice, Int, method
 from classgap.training.average_config import AverageConfig
 from classgap.training.build import Network, build_criterion, build_network, declared_loss
-from classgap.training.config import MethodConfig, ScheduleConfig, TrainConfig
+from classgap.training.config import MethodConfig, PartConfig, ScheduleConfig, TrainConfig
 from classgap.training.counts import choose_counts
 from classgap.training.epoch import read_log
 from classgap.training.loop import Trainer
-from classgap.training.outputs import scores_and_features
-from classgap.training.stages.base import MultiStage, Stage
+from classgap.training.outputs import ScoredNetwork
+from classgap.training.stages.base import MultiStage, Stage, learns_from_scores, teacher_run
 from classgap.training.stages.parts import log_outputs
 
 SEED_STEP = 10_000
-
-
-class ScoredNetwork(nn.Module):
-    """A network with the loss that turns its outputs into scores: ``(scores (N, K), features (N, d))`` of inputs."""
-
-    def __init__(self, network: Network) -> None:
-        super().__init__()
-        self.network, self.criterion, self.head = network.model, network.criterion, network.head
-
-    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores and features as an audit reads them."""
-        return scores_and_features(self.criterion, self.head, *self.network(inputs))
 
 
 def build_ensemble(
@@ -45,7 +33,7 @@ def build_ensemble(
     networks = [build_network(config, data) for _ in range(members)]
     plain = dataclasses.replace(config, method=MethodConfig())
     counts = choose_counts(declared_loss(plain), plain.method.params, data)
-    model = Ensemble((ScoredNetwork(network) for network in networks), combine)
+    model = Ensemble((ScoredNetwork(n.model, n.criterion, n.head) for n in networks), combine)
     return dataclasses.replace(
         networks[0],
         model=model,
@@ -137,26 +125,75 @@ class EnsembleStage(MultiStage):
                 f"stage {self.method.name} trains every member from the beginning, so teacher={config.teacher} cannot be "
                 "used; leave it out"
             )
-        return (ensemble_stage("", config, self.members, self.combine, self.seed_step),)
+        together = dataclasses.replace(
+            config,
+            epochs=1,
+            schedule=ScheduleConfig("constant"),
+            average=AverageConfig(),
+            model=dataclasses.replace(config.model, pretrained=False, wise=1.0),
+        )
+        about = {"members": self.members, "combine": self.combine, "seed_step": self.seed_step}
+        runs = member_configs(config, self.members, self.seed_step)
+        ensemble = Stage(
+            "",
+            together,
+            trainer=EnsembleTrainer,
+            needs_teacher=False,
+            members=tuple(Stage(f"member{number}", run) for number, run in enumerate(runs, 1)),
+            join=_take_member,
+            build=partial(build_ensemble, members=self.members, combine=self.combine),
+            alone=dataclasses.replace(config, stage=PartConfig(self.method.name, about)),
+        )
+        return (ensemble,)
 
 
-def ensemble_stage(name: str, config: TrainConfig, members: int, combine: Combination, seed_step: int) -> Stage:
-    """The ensemble of runs of ``config``, as a stage in the folder ``name``."""
-    together = dataclasses.replace(
-        config,
-        epochs=1,
-        schedule=ScheduleConfig("constant"),
-        average=AverageConfig(),
-        model=dataclasses.replace(config.model, pretrained=False, wise=1.0),
-    )
-    build: Any = partial(build_ensemble, members=members, combine=combine)
-    runs = member_configs(config, members, seed_step)
-    return Stage(
-        name,
-        together,
-        trainer=EnsembleTrainer,
-        needs_teacher=False,
-        members=tuple(Stage(f"member{number}", run) for number, run in enumerate(runs, 1)),
-        join=_take_member,
-        build=build,
-    )
+@method(
+    "ensemble_teacher",
+    kind="stage",
+    family="ensemble",
+    paper="arXiv:1503.02531",
+    space={"members": Int(2, 10, default=3), "combine": Choice(COMBINATIONS, default="probabilities")},
+)
+class EnsembleTeacher(MultiStage):
+    """An ensemble as the teacher of a method that learns from scores: ``method=distillation stage=ensemble_teacher``.
+
+    The members are those of ``stage=ensemble`` with the loss that the method has for labels, in the folders
+    ``teacher/member1``, …; then one network learns from the mean of their tempered probabilities for each augmented sample.
+
+    When to use: the gain of an ensemble is wanted and only one network can be used for prediction.
+    Expect: on balanced data and on long tails part of the gain of the ensemble; see ``distillation``.
+    Pitfalls: training costs members + 1 runs and a forward pass of all members in every step; compare with one run of as many
+    times the epochs. The student has the seed, so the first weights and the order of samples, of the first member.
+
+    Args:
+        members: Number of runs that the teacher consists of.
+        combine: ``"probabilities"`` averages tempered probabilities, ``"logits"`` scores: the arithmetic and the geometric mean
+            of the paper.
+        seed_step: Difference of the seeds of two members.
+    Reference: Hinton, Vinyals & Dean, *Distilling the knowledge in a neural network*, 2015, sec. 1 and 5.
+    """
+
+    def __init__(self, *, members: int = 3, combine: Combination = "probabilities", seed_step: int = SEED_STEP) -> None:
+        self.ensemble = EnsembleStage(members=members, combine=combine, seed_step=seed_step)
+
+    def stages(self, config: TrainConfig) -> tuple[Stage, ...]:
+        if not learns_from_scores(config):
+            fitting = [m.name for m in registry.methods("loss") if getattr(m.cls, "learns_from", "") == "scores"]
+            raise InputError(
+                f"stage {self.method.name} needs a method that learns from the scores of a teacher "
+                f"({', '.join(fitting)}), got method={config.method.name}; set method={fitting[0]} "
+                f"method.base={config.method.name}"
+            )
+        if config.teacher is not None:
+            raise InputError(
+                f"stage {self.method.name} trains the teacher, so teacher={config.teacher} must be left out"
+            )
+        (teacher,) = self.ensemble.stages(teacher_run(config))
+        return (
+            dataclasses.replace(teacher, name="teacher"),
+            Stage("", config, begin=_learn_from, needs_teacher=False),
+        )
+
+
+def _learn_from(trainer: Trainer, teacher: Trainer) -> None:
+    trainer.bind_teacher(teacher.model.module)
