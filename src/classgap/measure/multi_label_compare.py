@@ -57,8 +57,8 @@ class MultiLabelComparison:
         labels: Names of the labels.
         metrics: ``macro_f1`` and ``micro_f1`` before, after, and their difference.
         per_label: Structured array, one record per label, largest loss of F1 first: ``name, support``; F1 ``before`` and
-            ``after``, ``delta`` with its interval ``low, high``; ``p_value``, ``q_value`` and ``significant``; ``recall_before,
-            recall_after, precision_before, precision_after``.
+            ``after``, ``delta`` with its interval ``low, high``; ``p_value``, ``q_value`` and ``significant`` (q-value at most
+            ``1 - confidence``, and the interval excludes 0); ``recall_before, recall_after, precision_before, precision_after``.
         verdict: What follows from them.
     """
 
@@ -249,7 +249,8 @@ def _columns(old: MultiLabelPredictions, new: MultiLabelPredictions, confidence:
     q_value = benjamini_hochberg(found.p_value)
     columns: dict[str, NDArray[Any]] = {"name": np.array(old.labels), "support": old.y_true.sum(0)}
     columns |= {key: getattr(found, key) for key in ("before", "after", "delta", "low", "high", "p_value")}
-    columns |= {"q_value": q_value, "significant": q_value <= 1 - confidence}
+    excludes = (found.low > 0) | (found.high < 0)  # of a rare label the interval can be wider than the test suggests
+    columns |= {"q_value": q_value, "significant": (q_value <= 1 - confidence) & excludes}
     for name, side in (("before", old), ("after", new)):
         counts = LabelCounts.gather(side.y_true, side.y_pred)
         columns |= {f"recall_{name}": divide(counts.hits, counts.support),
@@ -267,7 +268,8 @@ def _judge(macro: Estimate, sure: Estimate, per_label: NDArray[np.void], level: 
         sure: The change of macro F1 with the wider interval that decides.
         level: Largest q-value of a label that decides.
     """
-    gained, lost = (per_label[(per_label["q_value"] <= level) & (s * per_label["delta"] > 0)] for s in (1, -1))
+    decisive = per_label["significant"] & (per_label["q_value"] <= level)
+    gained, lost = (per_label[decisive & (s * per_label["delta"] > 0)] for s in (1, -1))
     if sure.low > 0:
         kind = "traded" if len(lost) else "better"
     elif sure.high < 0:

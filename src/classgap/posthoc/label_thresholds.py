@@ -78,7 +78,9 @@ class LabelThresholds:
         self.thresholds_ = np.full(found.num_labels, self.common_)
         if self.per_label:
             for k in np.flatnonzero(true.sum(0) >= self.fewest):
-                best = [best_threshold(probability[part, k], true[part, k]) for part in parts]
+                order = np.argsort(-probability[:, k], kind="stable")  # once for all folds
+                values, has = probability[order, k], true[order, k]
+                best = [_best_of_sorted(values[part[order]], has[part[order]]) for part in parts]
                 self.thresholds_[k] = float(np.median(best))
         return self
 
@@ -167,23 +169,17 @@ def best_threshold(probability: NDArray[Any], true: Flags) -> float:
         >>> best_threshold(np.array([0.1, 0.2, 0.6, 0.8]), np.array([False, True, False, True]))
         0.15000000000000002
     """
+    order = np.argsort(-probability, kind="stable")
+    return _best_of_sorted(np.asarray(probability[order], dtype=np.float64), true[order])
+
+
+def _best_of_sorted(values: NDArray[np.float64], true: Flags) -> float:
+    """:func:`best_threshold` of probabilities in descending order: F1 is highest if the samples up to some end are predicted."""
     if not true.any():
         return 0.5
-    f1, ends, values = _curve(probability, true)
-    return _between(values, ends[int(np.argmax(f1))])
-
-
-def _curve(probability: NDArray[Any], true: Flags) -> tuple[NDArray[np.float64], NDArray[Any], NDArray[Any]]:
-    """F1 of predicting the first samples in descending order, for every end between two different probabilities."""
-    order = np.argsort(-probability, kind="stable")
-    values = np.asarray(probability[order], dtype=np.float64)
-    ends = np.append(np.flatnonzero(np.diff(values) < 0), len(values) - 1)
-    hits = np.cumsum(true[order])[ends]
-    return 2 * hits / (true.sum() + ends + 1), ends, values
-
-
-def _between(values: NDArray[Any], last: int) -> float:
-    """A threshold that the value at ``last`` reaches and the next one does not."""
+    ends = np.append(np.flatnonzero(np.diff(values) < 0), len(values) - 1)  # between two different probabilities
+    f1 = 2 * np.cumsum(true)[ends] / (true.sum() + ends + 1)
+    last = int(ends[int(np.argmax(f1))])
     below = values[last + 1] if last + 1 < len(values) else 0.0
     return float((values[last] + below) / 2)
 

@@ -155,7 +155,8 @@ def _numbers(rows: Any, names: Sequence[str], *, binary: bool = False) -> NDArra
         column = rows[name]
         if missing := column.null_count():
             raise InputError(
-                f"column {name!r} has {missing:,} rows without a value; remove these rows, or decide whether they have the label"
+                f"column {name!r} has {missing:,} row{'s' if missing > 1 else ''} without a value; remove these rows"
+                + (", or decide whether they have the label" if binary else "")
             )
         values = column.to_numpy()
         if values.dtype.kind not in "biuf":
