@@ -2,7 +2,7 @@
 
     classgap bench benchmarks/evidence/remedies.py --workers 2
 CIFAR-100 embeddings, a hidden layer, 100 training samples per class; 50 more per class are kept aside for the variants that add
-samples. The control of each remedy has the same cost or the same number of labels. Cost: about 20 seconds per training on one core.
+samples. The control of a remedy has the same cost or the same number of labels. Cost: about 20 seconds per training on one core.
 """
 
 from __future__ import annotations
