@@ -130,7 +130,7 @@ def test_a_trade_needs_only_one_side_beyond_doubt(easy, hard, doubted):
     change = np.r_[np.full(3, easy), np.zeros(3), np.full(3, hard)]
     verdict = compare(*pair(ACCURACY + change, y_true=np.repeat(np.arange(9), 300))).verdict
     assert verdict.kind == "traded", verdict
-    (in_doubt,) = (part for part in verdict.sentence.split("], ") if "Bonferroni correction, 4 tests" in part)
+    (in_doubt,) = (part for part in verdict.sentence.split("], ") if "correction for 5 tests" in part)
     assert f"classes that were {doubted} before" in in_doubt.rpartition(" (")[0]
 
 
@@ -371,7 +371,7 @@ def test_an_interval_that_does_not_decide_is_marked():
     }
     text = evidence(shown, sure={"overall"})
     assert text.count("not significant") == 1
-    assert "[+1.0, +5.7] (not significant after Bonferroni correction, 4 tests), classes that were easy" in text
+    assert "[+1.0, +5.7] (not significant after correction for 5 tests), classes that were easy" in text
 
 
 def _rerun(support, accuracy, rng, rounds, agree=0.7):
@@ -443,3 +443,34 @@ def test_exchange_keeps_what_both_sides_have_in_common():
     swapped = metric_changes._exchange(cells, 400, np.random.default_rng(0))
     np.testing.assert_allclose(swapped.sum(1), np.broadcast_to(cells.accuracy.sum(1), (400, 9)))
     assert abs(np.diff(swapped.mean(0), axis=0)).max() < 0.02  # no difference on average
+
+
+def _pair(lost: list[int], size: int = 200, num_classes: int = 10) -> Comparison:
+    """Two models, the second of which loses samples of the first classes and gains as many in the others."""
+    y = np.repeat(np.arange(num_classes), size)
+    before, after = y.copy(), y.copy()
+    before[::5] = after[::5] = (y[::5] + 1) % num_classes
+    for k, number in enumerate(lost):
+        rows = np.flatnonzero((y == k) & (before == y))[:number]
+        after[rows] = (k + 1) % num_classes
+    return compare(audit(y, before), audit(y, after))
+
+
+def test_a_class_that_only_its_own_test_shows_needs_the_corrected_level():
+    weak, strong = _pair([8]), _pair([14])
+    assert 0.01 < weak.per_class["q_value"][0] <= 0.05  # significant by itself, not as one of five tests
+    assert not weak.per_class["significant"].any()
+    assert weak.verdict.kind == "noise"
+    assert not weak.verdict.losses
+    assert strong.per_class["significant"][0]
+    assert "class '0'" in strong.verdict.title
+
+
+def test_many_small_classes_make_all_thirds_uncertain():
+    support = np.array([300] * 17 + [3] * 3)  # 15 %, though the median class is large
+    y = np.repeat(np.arange(20), support)
+    rng = np.random.default_rng(0)
+    before, after = (np.where(rng.random(len(y)) < 0.3, (y + 1) % 20, y) for _ in range(2))
+    change = compare(audit(y, before), audit(y, after))
+    assert change.metrics["medium"].delta.high - change.metrics["medium"].delta.low > 0.1
+    assert any("any third" in note for note in change.notes)

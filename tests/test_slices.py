@@ -213,3 +213,44 @@ def test_slices_in_simulation(setting):
     assert result["claims"]["fdr"] <= limit
     for name, share in result["coverage"].items():
         assert share >= 0.95 - 3.5 * np.sqrt(0.05 * 0.95 / max(1, result["rounds"])), name
+
+
+def test_an_effect_in_few_of_many_classes_is_detected():
+    """Two of 300 cells: the Bonferroni-corrected most extreme cell alone misses most of these."""
+    from classgap.measure.statistics.stratified import stratified_tests
+
+    rng = np.random.default_rng(1)
+    support = np.full((100, 3), 15)
+    truth = np.repeat(np.linspace(0.5, 0.95, 100)[:, None], 3, axis=1)
+    truth[[10, 50], [1, 2]] -= 0.5
+    found, alone = [], []
+    for _ in range(20):
+        correct = rng.binomial(support, truth)
+        none = np.zeros((100, 1), dtype=np.int64)  # no small cells are pooled
+        cells = np.hstack([correct, none]), np.hstack([support, none])
+        tests = stratified_tests(cells, (correct, support), rng)
+        found.append(tests.overall <= 0.05)
+        alone.append(np.nanmin(tests.cell) * 300 * 3 <= 0.05)
+    assert np.mean(found) >= np.mean(alone) + 0.1, (np.mean(found), np.mean(alone))
+
+
+def test_the_permutation_test_is_exact_for_the_smallest_of_several_statistics():
+    from classgap.measure.statistics.stratified import _Joint
+
+    rng = np.random.default_rng(0)
+    p = [
+        _Joint.of(rng.normal(size=(100, 3)) @ np.array([[1, 0.9, 0], [0, 0.4, 0], [0, 0, 1.0]])).p_value
+        for _ in range(600)
+    ]
+    assert 0.02 < np.mean(np.array(p) <= 0.05) < 0.075
+    assert 0.01 <= min(p) <= 0.03
+
+
+def test_the_table_of_extreme_cells_has_fishers_p_values():
+    from classgap.measure.statistics.stratified import _cell_p_values, _CellTable
+
+    rng = np.random.default_rng(0)
+    support = rng.integers(1, 30, size=(6, 4))
+    correct = rng.binomial(support, 0.6)
+    table = _CellTable.of(correct, support)
+    np.testing.assert_allclose(np.exp(-table.value[table.start + correct]), _cell_p_values(correct, support), rtol=1e-8)

@@ -1,8 +1,8 @@
 """classgap: find the classes a classifier fails, say whether the gap is real, and close it.
 
-One function per verb: :func:`audit`, :func:`compare`, :func:`fix`, :func:`train`, :func:`predict` (and :func:`load_run`),
-:func:`features`, :func:`probe`, :func:`export`, :func:`tune`, :func:`bench`. Each is loaded on first use, so ``import
-classgap`` is quick, and the first three never load torch.
+One function per verb: :func:`audit`, :func:`compare`, :func:`learning_curve`, :func:`fix`, :func:`train`, :func:`predict` (and
+:func:`load_run`), :func:`features`, :func:`probe`, :func:`export`, :func:`tune`, :func:`bench`. Each is loaded on first use, so
+``import classgap`` is quick, and the first four never load torch.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ if TYPE_CHECKING:
         AuditReport,
         Comparison,
         Estimate,
+        LearningCurve,
         MultiLabelComparison,
         MultiLabelReport,
         audit,
         audit_labels,
         compare,
         compare_labels,
+        learning_curve,
     )
     from classgap.posthoc import FixReport, MultiLabelFix, fix, fix_labels
     from classgap.predictions import Columns, MultiLabelPredictions, Predictions
@@ -43,10 +45,10 @@ if TYPE_CHECKING:
 
 _LAZY = {
     **dict.fromkeys(
-        ("AuditReport", "Comparison", "Estimate", "MultiLabelComparison", "MultiLabelReport"),
+        ("AuditReport", "Comparison", "Estimate", "LearningCurve", "MultiLabelComparison", "MultiLabelReport"),
         "classgap.measure",
     ),
-    **dict.fromkeys(("audit", "audit_labels", "compare", "compare_labels"), "classgap.measure"),
+    **dict.fromkeys(("audit", "audit_labels", "compare", "compare_labels", "learning_curve"), "classgap.measure"),
     **dict.fromkeys(("FixReport", "MultiLabelFix", "fix", "fix_labels"), "classgap.posthoc"),
     **dict.fromkeys(("Columns", "MultiLabelPredictions", "Predictions"), "classgap.predictions"),
     **dict.fromkeys(("BenchReport", "bench"), "classgap.suites"),
@@ -61,6 +63,7 @@ __all__ = [
     "Comparison",
     "Estimate",
     "FixReport",
+    "LearningCurve",
     "MultiLabelComparison",
     "MultiLabelFix",
     "MultiLabelPredictions",
@@ -81,6 +84,7 @@ __all__ = [
     "features",
     "fix",
     "fix_labels",
+    "learning_curve",
     "load_run",
     "predict",
     "probe",

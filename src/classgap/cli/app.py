@@ -15,6 +15,7 @@ from classgap.cli.demo import demo
 from classgap.cli.export import export
 from classgap.cli.features import features
 from classgap.cli.fix import fix
+from classgap.cli.learning_curve import learning_curve
 from classgap.cli.methods import methods
 from classgap.cli.new_method import new_method
 from classgap.cli.predict import predict
@@ -49,6 +50,7 @@ def _root(
 app.command()(demo)
 app.command()(audit)
 app.command()(compare)
+app.command()(learning_curve)
 app.command()(fix)
 app.command(context_settings={"allow_extra_args": True})(train)  # train explains unexpected arguments itself
 app.command()(predict)

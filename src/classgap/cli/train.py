@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from classgap.training import TrainConfig, TrainResult
+
+_GRACE_SECONDS = 5.0
 
 
 def train(
@@ -105,7 +108,8 @@ def train(
 
     what = " · ".join((config.data.name, config.model.name, config.method.name, *config.parts))
     console.print(f"{what} → {folder}", highlight=False)
-    with _ending_well(console, folder):
+    where = {"devices": devices, "nodes": nodes, "strategy": None if strategy == "auto" else strategy}
+    with _ending_well(console, folder, "".join(f" --{name} {value}" for name, value in where.items() if value)):
         with noting_signals(), RunProgress(console) as progress:
             progress.start(config.method.name)
             result = run(
@@ -130,13 +134,13 @@ def _is_first_process() -> bool:
 
 
 @contextlib.contextmanager
-def _ending_well(console: Console, folder: Path) -> Iterator[None]:
-    """Say how to continue where a run was interrupted."""
+def _ending_well(console: Console, folder: Path, where: str = "") -> Iterator[None]:
+    """Say how to continue where a run was interrupted; ``where`` are the options of its devices."""
     from classgap.training.interruption import RunInterrupted, requeue
     from classgap.training.processes import LostProcessError
 
     parent = os.getppid()
-    again = f"continue with the same command and --resume, or: classgap train --resume --out {folder}"
+    again = f"continue with the same command and --resume, or: classgap train --resume --out {folder}{where}"
     try:
         yield
     except KeyboardInterrupt:
@@ -150,9 +154,17 @@ def _ending_well(console: Console, folder: Path) -> Iterator[None]:
         console.print(f"{stopped}; {how}", highlight=False, soft_wrap=True)
         raise typer.Exit(128 + stopped.number) from None
     except LostProcessError:
-        if _is_first_process() or os.getppid() != parent:  # then the first process is the lost one
+        if _is_first_process() or _has_lost(parent):  # then the first process is the lost one
             raise
         raise typer.Exit(2) from None
+
+
+def _has_lost(parent: int) -> bool:
+    """Whether the process that started this one has ended; its connections close a moment before the system says so."""
+    deadline = time.monotonic() + _GRACE_SECONDS
+    while os.getppid() == parent and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return os.getppid() != parent
 
 
 def _check_words(words: list[str]) -> None:

@@ -145,7 +145,7 @@ class Batches:
         draws = _Draws(self.split.x, order, self.batch, policies, self._made, self.seed, epoch, self.others)
         steps = range(start, self._count(len(order)))
         for step, views in zip(steps, in_order(draws, steps, self.split.workers), strict=True):
-            yield self._finish(draws.index(step), views, draws.seed_of(step))
+            yield self._finish(draws.index(step), views, draws.seed_of(step) if self.mix else 0)
 
     @property
     def _made(self) -> tuple[int, int]:
@@ -158,7 +158,7 @@ class Batches:
     def _finish(self, index: Tensor, pixels: list[Tensor], seed: int) -> Batch:
         device, count = self.split.y.device, len(index)
         rows = index[input_rows(count, *self._made)].to(device)
-        views = [(self.normalise(x.to(device)), self.split.y[rows]) for x in pixels]
+        views = [(self.normalise(x.to(device)), self.split.y.index_select(0, rows)) for x in pixels]
         if self.mix:
             rng, share = np.random.default_rng(mixed_seed(seed, 3)), input_rows(count, self.rank, self.world)
             mixed = [self.mix(x, y, rng) for x, y in views]
@@ -215,6 +215,10 @@ class _Draws:
     def __call__(self, step: int) -> list[Tensor]:
         """Each view of the samples that are made here."""
         index = self.index(step)
+        made = input_rows(len(index), *self.made)
+        rows = index[made]
+        if isinstance(self.x, Tensor) and not any(self.policies):  # nothing is random
+            return [self.x.index_select(0, rows.to(self.x.device))] * len(self.policies)
         generator = torch.Generator().manual_seed(self.seed_of(step))
         shape = len(self.policies), len(index)
         longest = max(map(len, (*self.policies, () if self.others is None else self.others[1])))
@@ -222,8 +226,6 @@ class _Draws:
         seeds = None
         if not isinstance(self.x, Tensor) and self.x.random:
             seeds = torch.randint(2**63 - 1, shape, generator=generator)
-        made = input_rows(len(index), *self.made)
-        rows = index[made]
         return [
             self._view(rows, policies, uniform[view, made], None if seeds is None else seeds[view, made])
             for view, policies in enumerate(self.policies)

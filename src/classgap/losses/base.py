@@ -64,6 +64,9 @@ class ClassLoss(nn.Module):
     weights_classes: ClassVar[bool] = False
     """Whether the loss has class weights of its own."""
 
+    if_collapsed: ClassVar[str] = ""
+    """What to change where all features become the same in training, as the end of a sentence; empty for the usual advice."""
+
     views: int = 1
     """Views of each sample that a batch must hold, for a loss that declares ``views`` in its needs."""
 

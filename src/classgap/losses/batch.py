@@ -58,11 +58,11 @@ class LossBatch:
 
     def at_least_float32(self) -> LossBatch:
         """The batch with logits and features in float32, unless they have that precision or more."""
-        given = {"logits": self.logits, "features": self.features}
-        low = {
-            name: value.float() for name, value in given.items() if value is not None and value.dtype not in _PRECISE
-        }
-        return dataclasses.replace(self, **low) if low else self
+        logits, features = self.logits, self.features
+        if logits.dtype in _PRECISE and (features is None or features.dtype in _PRECISE):
+            return self
+        features = None if features is None else _at_least_float32(features)
+        return dataclasses.replace(self, logits=_at_least_float32(logits), features=features)
 
     def expert(self, number: int) -> LossBatch:
         """What one of several experts made of the samples."""
@@ -73,3 +73,7 @@ class LossBatch:
         """Every sample once for each label it may have, with hard labels, and the probability of each."""
         rows, labels = self.target.nonzero(as_tuple=True)
         return dataclasses.replace(self.rows(rows), target=labels), self.target[rows, labels]
+
+
+def _at_least_float32(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype in _PRECISE else tensor.float()

@@ -72,7 +72,7 @@ class BatchScatter(NamedTuple):
         slope = centred.values * column_weight.to(rows.dtype)
         return cls(torch.dot((slope * centred.values).sum(1), weight), centred.position, slope, weight)
 
-    def add_gradient(self, total: Tensor, factor: Tensor) -> Tensor:
+    def add_gradient(self, total: Tensor, factor: Tensor | float) -> Tensor:
         """``total`` plus the gradient times ``factor``, in place."""
         return total.index_add_(0, self.position, self.slope * (self.weight * (2 * factor))[:, None])
 

@@ -161,15 +161,15 @@ class CompactLogitsLoss(ClassLoss):
     def _in_one_step(self, logits: Tensor, target: Tensor, present: BatchClasses, offset: Tensor | None) -> Tensor:
         """Both terms with one gradient instead of two, for class indices on one device; the same value."""
         scatter = BatchScatter.of(logits, present, self.class_weight, self.column_weight)
-        weight = self.lam * self._fit(logits, target, offset)
+        fit = self._fit(logits, target, offset)
         logit = scaled_cross_entropy(logits, target, as_array(self.gamma)[as_array(target)], offset)
-        value = as_tensor(logit.value, logits)
-        self.last = {"logit": value, "pull": scatter.value * (weight / self.lam)}
+        pull = scatter.value * fit
+        self.last = {"logit": as_tensor(logit.value, logits), "pull": pull}
 
         def gradient(factor: float) -> Tensor:
-            return scatter.add_gradient(logit.gradient(factor), factor * weight)
+            return scatter.add_gradient(logit.gradient(factor), factor * self.lam * fit)
 
-        return weighted_sum((1.0, Term(torch.add(value, scatter.value, alpha=weight), logits, gradient)))
+        return weighted_sum((1.0, Term(torch.add(self.last["logit"], pull, alpha=self.lam), logits, gradient)))
 
     def _fit(self, logits: Tensor, label: Tensor, offset: Tensor | None, across_ranks: bool = False) -> Tensor | float:
         return fit_weight(logits, label, self.fit_power, offset=offset, across_ranks=across_ranks)

@@ -286,11 +286,12 @@ class MR2Loss(ClassLoss):
             loss = gamma_margin_cross_entropy(logits, target, self.gamma, offset=offset)
             return loss if rep is None else loss + weighted_sum((lam, rep))
         logit = logit_term(logits, target, self._gamma(), offset)
-        if lam:
-            across_ranks = self.across_ranks and is_distributed()
-            lam = lam * fit_weight(logits, label, self.fit_power, offset=offset, across_ranks=across_ranks)
         self.last = {"logit": as_tensor(logit.value, logits), "rep": as_tensor(rep.value if rep else 0.0, logits)}
-        return weighted_sum((1.0, logit), (lam, rep)) if rep else weighted_sum((1.0, logit))
+        if rep is None:
+            return weighted_sum((1.0, logit))
+        across_ranks = self.across_ranks and is_distributed()
+        fit = fit_weight(logits, label, self.fit_power, offset=offset, across_ranks=across_ranks)
+        return weighted_sum((1.0, logit), (lam * fit, rep))
 
     def _gamma(self) -> Array:
         second = self.moments.second_array()
@@ -353,6 +354,10 @@ class PublishedMR2Loss(MR2Loss):
           (moments): ClassMoments(10, p=2, decay=0.9, spread='ema')
         )
     """
+
+    if_collapsed = (
+        "lower method.lam (0.01 or less), or use method=mr2, where the pull is relative to the spread of the features"
+    )
 
     def __init__(
         self,

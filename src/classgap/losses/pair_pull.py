@@ -119,7 +119,7 @@ def _losses_and_slopes(
     xp = library(excess)
     member = xp.concatenate((first, second))
     excess = xp.concatenate((excess, excess))
-    number = xp.bincount(member, None, rows) if pair != "sum" or centred else None
+    number: Array = xp.bincount(member, None, rows) if pair != "sum" or centred else 0
     if pair == "pairwise":
         partners = number[member]
         tail = xp.exp(-abs(excess))  # softplus and sigmoid without overflow

@@ -219,6 +219,7 @@ def _assemble(
             *diagnosing.inverted(samples, sections["ranking"]),
             *_notes(confusion, classes),
             *getattr(sections["geometry"], "notes", ()),
+            *([] if train_counts is None else [_TRAINING_NOTE]),
         ),
         **sections,
     )
@@ -329,6 +330,12 @@ def _verdict(metrics: Mapping[str, Estimate], test: Homogeneity, confidence: flo
         f"{percent(gap.value)}. A true gap from {percent(true_gap.low)} to {percent(true_gap.high)} is compatible with these "
         f"samples ({confidence:.0%} interval)."
     )
+
+
+_TRAINING_NOTE = (
+    "the numbers of training samples are known, but one model does not show what more of them would give; models trained with a "
+    "half, a quarter and an eighth of the samples do: classgap learning-curve"
+)
 
 
 def _notes(confusion: Confusion, classes: tuple[str, ...]) -> list[str]:

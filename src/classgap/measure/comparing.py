@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,13 @@ from classgap.measure.pairing import Side, audited_sides, common_classes, read_r
 from classgap.measure.render.plain import structured
 from classgap.measure.statistics import groups
 from classgap.measure.statistics.cells import Cells
-from classgap.measure.statistics.class_changes import class_changes
+from classgap.measure.statistics.class_changes import ClassChanges, class_changes
 from classgap.measure.statistics.false_discovery import benjamini_hochberg
 from classgap.measure.statistics.groups import THIRDS, Remainder
-from classgap.measure.statistics.metric_changes import SMALL, SMALL_ALONE, metric_changes
+from classgap.measure.statistics.metric_changes import SMALL_ALONE, many_small, metric_changes
 from classgap.measure.statistics.metrics import FROM_ACCURACY, evaluate
 from classgap.measure.statistics.pooling import Pooled, group_changes
-from classgap.measure.verdict import judge
+from classgap.measure.verdict import any_change, judge
 from classgap.predictions import Columns
 from classgap.predictions.files import count_two
 from classgap.predictions.tables import is_frame
@@ -142,16 +143,10 @@ def _assemble(
     if reference is not None:
         fixed = groups.thirds(checks.float_vector("reference", reference, length=len(classes)), remainder)
     weight = groups.membership(fixed, cells.support > 0)
-    fit = groups.cross_fit(
-        cells.class_of, cells.count, cells.before, cells.right, len(classes), rng=rng, remainder=remainder
-    )
-    crossed = dict(zip(THIRDS, group_changes(cells, fit.squared, fit.means), strict=True))
-    hard_minus_easy = group_changes(cells, fit.squared[2:] + fit.squared[:1], fit.means[2:] - fit.means[:1])[0]["delta"]
+    tested = judged_changes(cells, confidence, rng, remainder)
     by_seed = np.where(weight.any(axis=1, keepdims=True), weight @ np.nan_to_num(cells.accuracy), np.nan)
     referred = dict(zip(THIRDS, group_changes(cells, weight**2, by_seed), strict=True))
-    per_class = _per_class(classes, cells, own_groups, confidence)
-    share = cells.support / cells.support.sum()
-    overall = group_changes(cells, share[None] ** 2, share[None] @ np.nan_to_num(cells.accuracy))[0]["delta"]
+    per_class = _per_class(classes, cells, own_groups, tested, confidence)
     return Comparison(
         classes=classes,
         num_samples=int(cells.support.sum()),
@@ -163,21 +158,58 @@ def _assemble(
         groups={
             "own": {name: metrics[name] for name in THIRDS},
             "reference": _changes(referred, by_seed, cells, confidence),
-            "cross": _changes(crossed, fit.means, cells, confidence),
+            "cross": _changes(tested.crossed, tested.means, cells, confidence),
         },
         per_class=per_class,
         verdict=judge(
-            overall,
-            {name: views["delta"] for name, views in crossed.items()},
-            hard_minus_easy,
+            tested.judged,
+            tested.hard_minus_easy,
             metrics,
             per_class,
             confidence,
+            changed=tested.changed,
             one_run=cells.paired_once,
         ),
         method=_method(cells),
         notes=tuple(_notes(cells, reference is not None)),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class JudgedChanges:
+    """The changes that a verdict is about.
+
+    Attributes:
+        crossed: Third → view → change, by the cross-fitted ranking; ``means`` are their accuracies in every run.
+        hard_minus_easy: Change of the hard third minus that of the easy third.
+        judged: Overall accuracy and thirds, the means that are tested.
+        by_class: Changes of single classes; ``q_value`` are their p-values after Benjamini-Hochberg correction.
+        changed: Whether anything changed (:func:`~classgap.measure.verdict.any_change`); otherwise nothing is claimed.
+    """
+
+    crossed: Mapping[str, Mapping[str, Pooled]]
+    means: Float64s
+    hard_minus_easy: Pooled
+    judged: Mapping[str, Pooled]
+    by_class: ClassChanges
+    q_value: Float64s
+    changed: bool
+
+
+def judged_changes(cells: Cells, confidence: float, rng: np.random.Generator, remainder: Remainder) -> JudgedChanges:
+    """The tests of a comparison, without its intervals of ranked metrics."""
+    fit = groups.cross_fit(
+        cells.class_of, cells.count, cells.before, cells.right, cells.num_classes, rng=rng, remainder=remainder
+    )
+    crossed = dict(zip(THIRDS, group_changes(cells, fit.squared, fit.means), strict=True))
+    hard_minus_easy = group_changes(cells, fit.squared[2:] + fit.squared[:1], fit.means[2:] - fit.means[:1])[0]["delta"]
+    share = cells.support / cells.support.sum()
+    overall = group_changes(cells, share[None] ** 2, share[None] @ np.nan_to_num(cells.accuracy))[0]["delta"]
+    judged = {"overall": overall, **{name: views["delta"] for name, views in crossed.items()}}
+    by_class = class_changes(cells, confidence)
+    q_value = benjamini_hochberg(by_class.p_value)
+    changed = any_change(judged.values(), q_value, confidence)
+    return JudgedChanges(crossed, fit.means, hard_minus_easy, judged, by_class, q_value, changed)
 
 
 def _metrics(
@@ -226,9 +258,8 @@ def _run_stds(by_run: Float64s, cells: Cells) -> tuple[float, float]:
     return run_std(by_run[: cells.num_before]), run_std(by_run[cells.num_before :])
 
 
-def _per_class(classes: tuple[str, ...], cells: Cells, group: Ints, confidence: float) -> Any:
-    changes = class_changes(cells, confidence)
-    q_value = benjamini_hochberg(changes.p_value)
+def _per_class(classes: tuple[str, ...], cells: Cells, group: Ints, tested: JudgedChanges, confidence: float) -> Any:
+    changes, q_value = tested.by_class, tested.q_value
     return structured(
         {
             "name": np.array(classes),
@@ -242,7 +273,7 @@ def _per_class(classes: tuple[str, ...], cells: Cells, group: Ints, confidence: 
             "lost": changes.lost,
             "p_value": changes.p_value,
             "q_value": q_value,
-            "significant": q_value <= 1 - confidence,
+            "significant": tested.changed & (np.nan_to_num(q_value, nan=1.0) <= 1 - confidence),
             "group": np.array([*THIRDS, ""])[group],
         }
     )
@@ -275,7 +306,7 @@ def _notes(cells: Cells, given_reference: bool) -> list[str]:
         )
     sizes = cells.support[cells.support > 0]
     if (small := int((sizes < SMALL_ALONE).sum())) > 0:
-        which = "any third, the worst class" if np.median(sizes) < SMALL else "the worst class"
+        which = "any third, the worst class" if many_small(sizes) else "the worst class"
         notes.append(
             f"{small} class{'es have' if small > 1 else ' has'} fewer than {SMALL_ALONE} samples, too few to determine the "
             f"change of {which}, the worst tenth and the gap; therefore the intervals of these changes are wide"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from classgap.arrays import Float64s
 from classgap.measure.audit_report import Estimate
 from classgap.measure.comparison import Change, Verdict
 from classgap.measure.render.plain import points
@@ -34,29 +35,44 @@ WITH_LOSSES = {
 ONE_RUN = "on these test predictions (one run per side does not judge the training method)"
 
 
+def any_change(judged: Iterable[Pooled], q_values: Float64s, confidence: float) -> bool:
+    """Whether anything changed: the overall accuracy, one of the thirds, or single classes, which are one test.
+
+    All claims of a comparison depend on this Bonferroni-corrected test, so that two runs of the same model show none with the
+    stated confidence.
+
+    Args:
+        q_values: p-values of the classes after Benjamini-Hochberg correction; the smallest one tests all classes (Simes).
+    """
+    judged = list(judged)
+    level = (1 - confidence) / (len(judged) + 1)
+    estimates = [pooled.at(1 - level) for pooled in judged]
+    classes = float(np.nan_to_num(q_values, nan=1.0).min(initial=1.0))
+    return classes <= level or any(estimate.low > 0 or estimate.high < 0 for estimate in estimates)
+
+
 def judge(
-    overall: Pooled,
-    thirds: Mapping[str, Pooled],
+    judged: Mapping[str, Pooled],
     narrowing: Pooled,
     metrics: Mapping[str, Change],
     per_class: Any,
     confidence: float,
     *,
+    changed: bool,
     one_run: bool,
 ) -> Verdict:
-    """One of :data:`TITLES`, from the cross-fitted thirds and the overall accuracy.
+    """One of :data:`TITLES`, from the overall accuracy and the cross-fitted thirds (``judged``).
 
-    The four intervals are widened (Bonferroni correction), so that two runs of the same model show "no significant change"
-    with the stated confidence. Once one change is significant after correction, a change in the opposite direction counts
-    without correction. "No loss detected" refers to the thirds and the overall accuracy; the intervals in the sentence show
-    how large an undetected loss can be. The title names significant losses of single classes, of the worst class and of the
-    gap.
+    Without ``changed`` (:func:`any_change`) nothing is claimed. With it, the four means are tested at a quarter of the level:
+    the next step of Holm's correction of the five tests. Once one of them is significant, a change in the opposite direction
+    counts without correction. "No loss detected" refers to the thirds and the overall accuracy; the intervals in the sentence
+    show how large an undetected loss can be. The title names significant losses of single classes, of the worst class and of
+    the gap.
     """
-    strict = 1 - (1 - confidence) / 4
-    judged = {"overall": overall, **thirds}
+    strict = 1 - (1 - confidence) / len(judged)
     shown = {name: pooled.at(confidence) for name, pooled in judged.items()}
-    up = {name for name, pooled in judged.items() if pooled.at(strict).low > 0}
-    down = {name for name, pooled in judged.items() if pooled.at(strict).high < 0}
+    up = {name for name, pooled in judged.items() if changed and pooled.at(strict).low > 0}
+    down = {name for name, pooled in judged.items() if changed and pooled.at(strict).high < 0}
     hard_improved, some_worsened = shown["hard"].low > 0, any(estimate.high < 0 for estimate in shown.values())
     if ("hard" in up and some_worsened) or (hard_improved and down):
         kind = "traded"
@@ -70,7 +86,7 @@ def judge(
         kind = "likely_hard" if hard_improved else "elsewhere" if elsewhere else "not_hard"
     else:
         kind = "worse" if down else "noise"
-    short, long = _losses(metrics, per_class)
+    short, long = _losses(metrics, per_class) if changed else ([], [])
     title = TITLES[kind] if not short else f"{WITH_LOSSES.get(kind, TITLES[kind])}; {_joined(short)} got worse"
     headline = f"{title} {ONE_RUN}" if one_run else title
     parts = [evidence(shown, sure=up | down), *long, _tally(per_class)]
@@ -121,7 +137,7 @@ def evidence(shown: Mapping[str, Estimate], sure: set[str]) -> str:
     doubt = {name for name, e in shown.items() if name not in sure and not e.low <= 0 <= e.high}
     parts = [
         f"{words[name]} {_with_interval(shown[name])}"
-        + (" (not significant after Bonferroni correction, 4 tests)" if name in doubt else "")
+        + (" (not significant after correction for 5 tests)" if name in doubt else "")
         for name in words
         if not np.isnan(shown[name].value)
     ]

@@ -167,8 +167,8 @@ class FixReport:
             "Differences from the uncorrected scores in points, with paired 95 % intervals; + and − mark intervals that exclude "
             '0. "cv" columns are cross-fitted; the rule uses them. The other columns are measured on '
             f"{len(self.report_rows):,} samples that were used neither to fit nor to choose a method; there, "
-            '"hard" means the classes that were hard before, by the cross-fitted ranking. The verdict includes a Bonferroni '
-            f"correction (4 tests). Rule: {self.rule}. Overall: {counted}.",
+            '"hard" means the classes that were hard before, by the cross-fitted ranking. The verdict is corrected for '
+            f"5 tests. Rule: {self.rule}. Overall: {counted}.",
             "",
             "| " + " | ".join(COLUMNS) + " |",
             "|" + "---|" * len(COLUMNS),
@@ -252,7 +252,7 @@ def _verdict(result: FixReport) -> str:
         return f"Chosen by {result.rule}: {result.chosen}. On the samples set aside: {numbers}; {report.verdict.title}."
     reason = f'the verdict on the samples set aside is "{report.verdict.title}"'
     if hard.low > 0 or overall.low > 0:
-        reason += ", because after Bonferroni correction (4 tests) no gain is significant"
+        reason += ", because no gain is significant after correction for 5 tests"
     sentence = (
         f"No significant improvement: {result.rule} chose {result.chosen}, {numbers}; {reason}. No method was written."
     )

@@ -45,11 +45,12 @@ def write_results(trainer: Trainer) -> tuple[SplitOutputs, SplitOutputs | None]:
     data = trainer.data
     test = trainer.predictions(data.test)
     val = None if data.val is None else trainer.predictions(data.val)
+    weights = trainer.weights()  # in every process: each may hold a part
     if trainer.fabric.is_global_zero:
         for name, predictions in (("test", test), ("val", val)):
             if predictions is not None:
                 predictions.save(trainer.folder / f"predictions_{name}.npz")
         # The weights are written last: their file shows that the results are complete, see has_results.
-        write(trainer.folder / "model.safetensors", save(trainer.weights()))
+        write(trainer.folder / "model.safetensors", save(weights))
     trainer.fabric.barrier()
     return test, val

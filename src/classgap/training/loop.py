@@ -6,17 +6,21 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.plugins.precision.precision import Precision
+from lightning_fabric.strategies.single_device import SingleDeviceStrategy
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import classgap
 from classgap.batchstats import all_reduce_sum
+from classgap.batchstats.divided import whole
 from classgap.checks import InputError
 from classgap.data import (
     Batch,
@@ -32,7 +36,7 @@ from classgap.data import (
 from classgap.heads import FeatureTap, cosine_heads, learned_scales
 from classgap.losses import LossBatch
 from classgap.training.averaging import WeightAverage, sentence
-from classgap.training.build import Network, build_mix, build_network, build_optimizer, build_order
+from classgap.training.build import Network, build_mix, build_network, build_optimizer, build_order, declared_loss
 from classgap.training.checkpoint import (
     check_optimizer,
     check_rng,
@@ -43,13 +47,15 @@ from classgap.training.checkpoint import (
     rng_unused,
     save_checkpoint,
 )
+from classgap.training.collapse import has_collapsed, warning, way_out
 from classgap.training.config import TrainConfig
-from classgap.training.epoch import EpochMeter, accuracy_by_class, add_groups, append_log, cut_log
+from classgap.training.epoch import EpochMeter, accuracy_by_class, add_groups, append_log, cut_log, read_log
 from classgap.training.interpolate import START_FILE, mix_weights, save_start
 from classgap.training.interruption import RunInterrupted, received
 from classgap.training.outputs import SplitOutputs, forward_all, last_layer, scores_and_features
 from classgap.training.processes import per_process_part, size_options
 from classgap.training.schedule import in_epochs, rate_factor
+from classgap.training.sharding import check_origin, is_sharded, require_shardable, set_up
 
 Array = NDArray[np.float32]
 Trains = Literal["all", "body", "head"]
@@ -119,13 +125,20 @@ class Trainer:
         self.head, self.experts = network.head, network.experts
         self.chosen, self._notes = network.chosen, [*data.notes, *network.notes]
         _freeze_rest(network.model, self.trains)
-        optimizer = build_optimizer(config.optim, config.wrapper, network.model, network.criterion)
-        self.model, self.optimizer = fabric.setup(network.model, optimizer)
+        if is_sharded(fabric):
+            require_shardable(config, network.model, network.criterion)
+        make = partial(build_optimizer, config.optim, config.wrapper, network.model, network.criterion)
+        self.model, self.optimizer = set_up(fabric, network.model, make)
         learns = any(p.requires_grad for p in network.criterion.parameters())
         self.criterion: Any = (fabric.setup_module if learns else fabric.to_device)(network.criterion)
         if teacher is not None:
             self.bind_teacher(teacher)
         self.average = self._new_average()
+        # Where Fabric adds nothing, its wrappers are left out: they take as long as a small layer.
+        plain = fabric.world_size == 1 and type(fabric.strategy.precision) is Precision
+        plain = plain and isinstance(fabric.strategy, SingleDeviceStrategy)
+        self._network: Callable[[Tensor], tuple[Tensor, Tensor]] = self.model.module if plain else self.model
+        self._backward: Callable[[Tensor], None] = Tensor.backward if plain else fabric.backward
 
         channels_last = config.channels_last and len(data.in_shape) == 3
         self.normalise = Normalise(data.mean, data.std, channels_last=channels_last)
@@ -149,6 +162,7 @@ class Trainer:
         self.epoch, self.step = 0, 0
         self.meter = EpochMeter(data.num_classes, fabric.device)
         self._saved_rng: Tensor | None = None
+        self._warned = False
         self.lock: Any = None
         self._head_is_new, self._mixed = network.head_is_new, False
 
@@ -229,6 +243,7 @@ class Trainer:
             record["average"] = self._finish_average(self.average)
         record["seconds"] = time.perf_counter() - started
         if self.fabric.is_global_zero:
+            self._watch_features(record)
             append_log(self.log, record)
         self.epoch, self.step = self.epoch + 1, 0
         self.meter = EpochMeter(self.data.num_classes, self.fabric.device)
@@ -236,6 +251,20 @@ class Trainer:
         self._report(record)
         if not self.finished and (stop := self._asked_to_stop(last=True)):
             raise RunInterrupted(stop)
+
+    def _watch_features(self, record: dict[str, Any]) -> None:
+        """Warn once where the features of all samples have become nearly the same."""
+        if "features" not in record or self._warned:
+            return
+        before = [entry for entry in read_log(self.log) if entry["epoch"] < self.epoch]
+        self._warned = any("warning" in entry for entry in before)
+        start = (before or [record])[0].get("features", {}).get("start")
+        counts = self.data.class_counts.numpy()
+        if not self._warned and has_collapsed([*before, record], start, counts):
+            out = way_out(self.config.method.name, declared_loss(self.config).defaults, self.criterion.if_collapsed)
+            record["warning"] = warning(record, start, counts, out)
+            self._warned = True
+            self._report(note=record["warning"])
 
     def _train_epoch(self) -> None:
         self.model.train(self.trains != "head")
@@ -268,8 +297,6 @@ class Trainer:
     def _new_average(self) -> WeightAverage | None:
         if self.config.average.name == "none":
             return None
-        if "fsdp" in type(self.fabric.strategy).__name__.lower():
-            raise InputError("average= keeps all weights in every process, but strategy fsdp splits them; use ddp")
         return WeightAverage(self.config.average, {"model": self.model, "criterion": self.criterion})
 
     def _finish_average(self, average: WeightAverage) -> dict[str, Any]:
@@ -315,12 +342,13 @@ class Trainer:
         for position, piece in enumerate(pieces):
             with self.fabric.no_backward_sync(self.model, enabled=position < len(pieces) - 1):
                 self.criterion.observe(piece.x if len(piece.y) else piece.x[:0])
-                logits, features = self.model(piece.x)
+                logits, features = self._network(piece.x)
                 if not len(piece.y):  # this process has no sample of the last batch of the epoch
                     logits, features = logits[:0], features[:0]
                 loss = self.criterion(logits, piece.y, features=features, index=piece.index, epoch=self.epoch)
                 # Processes' gradients are averaged, so each counts by its share of the samples times their number.
-                self.fabric.backward(loss * (len(piece.y) * self.fabric.world_size / batch.total))
+                share = len(piece.y) * self.fabric.world_size / batch.total
+                self._backward(loss if share == 1 else loss * share)
             if measured:
                 scores = self.criterion.scores(logits.detach(), features.detach())
                 self.meter.add(scores, features.detach().flatten(1), piece.y, {"loss": loss, **self.criterion.last})
@@ -355,8 +383,8 @@ class Trainer:
         return None if weight is None else _array(weight), None if bias is None else _array(bias)
 
     def weights(self) -> dict[str, Tensor]:
-        """What the file of the trained model holds."""
-        return {name: tensor.contiguous() for name, tensor in self.model.state_dict().items()}
+        """What the file of the trained model holds; every process must call this."""
+        return {name: whole(tensor).contiguous() for name, tensor in self.model.state_dict().items()}
 
     def predictions(self, split: Split) -> SplitOutputs:
         """Scores, features and the last layer, as an audit reads them."""
@@ -409,6 +437,7 @@ class Trainer:
             )
         modules = {"model": self.model, "optimizer": self.optimizer, "criterion": self.criterion}
         with fitting(self.checkpoint):
+            check_origin(self.checkpoint, saved["optimizer"], self.fabric)
             self.fabric.load(self.checkpoint, modules, weights_only=True)
             check_optimizer(self.optimizer)
             self.fabric.strategy.precision.load_state_dict(saved["scaler"])
@@ -485,4 +514,4 @@ def _freeze_rest(model: nn.Module, trains: Trains) -> None:
 
 
 def _array(tensor: Tensor) -> Array:
-    return tensor.detach().float().cpu().numpy()
+    return whole(tensor.detach()).float().cpu().numpy()

@@ -16,6 +16,7 @@ from torch import nn
 
 from classgap.batchstats.collectives import is_lost_connection
 from classgap.checks import InputError, whole
+from classgap.training.sharding import is_sharded
 
 _GRACE_SECONDS = 10.0
 _NEEDED = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")
@@ -55,7 +56,7 @@ def watching_processes(fabric: Fabric, folder: Any) -> Iterator[None]:
     sentence = (
         f"another process of this run has ended (killed, out of memory, or an error of its own above); continue from the last "
         f"checkpoint with the same command and --resume, or: classgap train --resume --out {folder} "
-        f"{size_options(fabric.world_size)}"
+        f"{size_options(fabric.world_size)}{' --strategy fsdp' if is_sharded(fabric) else ''}"
     )
     _soften_observer(lambda: print(f"classgap: {sentence}", flush=True))
     try:

@@ -24,6 +24,7 @@ from classgap.training.outputs import SplitOutputs
 from classgap.training.precision import require_precision
 from classgap.training.processes import resolve_size, watching_processes
 from classgap.training.recipes import load_recipe
+from classgap.training.sharding import ShardedStrategy
 from classgap.training.stages.base import SharedRuns, open_run
 
 
@@ -166,11 +167,7 @@ def open_data(
 
 
 def _fabric(config: TrainConfig, devices: str | int, nodes: int, accelerator: str, strategy: str) -> Fabric:
-    chosen: Any = strategy
-    if strategy == "fsdp":
-        from lightning_fabric.strategies.fsdp import FSDPStrategy
-
-        chosen = FSDPStrategy(state_dict_type="full")  # one file that any number of devices can read
+    chosen: Any = ShardedStrategy() if strategy == "fsdp" else strategy
     try:
         return Fabric(
             accelerator=accelerator,
@@ -178,7 +175,7 @@ def _fabric(config: TrainConfig, devices: str | int, nodes: int, accelerator: st
             num_nodes=nodes,
             strategy=chosen,
             precision=config.precision,
-            plugins=FileBesideTarget(),
+            plugins=None if strategy == "fsdp" else FileBesideTarget(),  # FSDP writes checkpoints by itself
         )
     except (ValueError, TypeError, RuntimeError) as error:
         raise InputError(f"these devices, strategy and precision cannot be combined: {error}") from error

@@ -111,7 +111,9 @@ def _grid(share: Float64s) -> Float64s:
     """Possible atoms. The maximum-likelihood distribution has none outside the observed range."""
     low, high = np.arcsin(np.sqrt([share.min(), share.max()]))
     even = np.sin(np.linspace(low, high, _GRID)) ** 2
-    seen = np.quantile(share, np.linspace(0, 1, _GRID), method="nearest")
+    seen = share
+    if len(share) > _GRID:
+        seen = np.quantile(share, np.linspace(0, 1, _GRID), method="nearest")
     return np.unique(np.clip(np.concatenate([even, seen]), share.min(), share.max()))
 
 

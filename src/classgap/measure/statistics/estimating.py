@@ -53,7 +53,7 @@ def estimate_metrics(
     correct, support = correct[present], support[present]
     values = np.clip(evaluate(correct / support, remainder=remainder), 0, 1)  # rounding may leave -1e-17
     observed = dict(zip(FROM_ACCURACY, values.tolist(), strict=True))
-    fit = _crossed(correct, support, rng, remainder)
+    fit = cross_fitted(correct, support, rng, remainder)
     bounds = true_intervals(correct, support, fit, observed, confidence=confidence, remainder=remainder)
     values = corrected_values(correct, support, FROM_ACCURACY, draws=draws, rng=rng, remainder=remainder)
     clean = dict(zip(FROM_ACCURACY, values.tolist(), strict=True))
@@ -73,7 +73,8 @@ def estimates(names: Sequence[str], value: Float64s, low: Float64s, high: Float6
     return {n: Estimate(float(v), float(a), float(b)) for n, v, a, b in zip(names, value, low, high, strict=True)}
 
 
-def _crossed(correct: Ints, support: Ints, rng: np.random.Generator, remainder: Remainder) -> groups.CrossFit:
+def cross_fitted(correct: Ints, support: Ints, rng: np.random.Generator, remainder: Remainder) -> groups.CrossFit:
+    """Cross-fitted sums for :func:`~classgap.measure.statistics.true_intervals.true_intervals`."""
     number = len(support)
     right = np.repeat([1.0, 0.0], number)
     return groups.cross_fit(

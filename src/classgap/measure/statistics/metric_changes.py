@@ -18,6 +18,7 @@ from classgap.measure.statistics.metrics import FROM_ACCURACY, evaluate
 from classgap.measure.statistics.pooling import Pooled, group_changes, half_width, pool, variance_between
 
 SMALL = 8  # fewer samples per class do not determine the differences of the true accuracies
+SMALL_SHARE = 0.1  # of the classes: if more of them are that small, no third is determined
 SMALL_ALONE = 15  # a metric that a single class determines needs at least this many samples per class
 ONE_CLASS_DECIDES = ("worst", "worst_decile", "gap", "harmonic_mean", "geometric_mean")
 _UNCERTAIN_NOISE = 0.5  # share of the removed noise of each side that is regarded as uncertain
@@ -146,13 +147,18 @@ def _seed_share(cells: Cells) -> float:
 
 
 def _decided_by_small_classes(support: Ints) -> tuple[str, ...]:
-    """Metrics whose truth the samples do not tell: all ranked ones where most classes are small, and those that a single
-    class decides where any class is (:data:`SMALL_ALONE`).
+    """Metrics whose truth the samples do not tell: all ranked ones where many classes are small (:data:`SMALL_SHARE`), and
+    those that a single class decides where any class is (:data:`SMALL_ALONE`).
     """
     size = support[support > 0]
-    if np.median(size) < SMALL:
+    if many_small(size):
         return FROM_ACCURACY
     return ONE_CLASS_DECIDES if size.min() < SMALL_ALONE else ()
+
+
+def many_small(size: Ints) -> bool:
+    """Whether so many classes are small that they decide which classes are in which third."""
+    return bool((size < SMALL).mean() > SMALL_SHARE)
 
 
 def _exchange(cells: Cells, size: int, rng: np.random.Generator) -> Float64s:

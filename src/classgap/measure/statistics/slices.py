@@ -332,4 +332,6 @@ def _verdict(name: str, test: Homogeneity, real: bool, per_slice: NDArray[np.voi
             f" {len(low)} cell{'s are' if len(low) > 1 else ' is'} worse than the rest of the class; first: class "
             f"'{first['class']}' in {first['slice']}, {percent(first['accuracy'])} against {percent(first['other_accuracy'])}."
         )
+    if not len(worse) and not len(low):
+        sentence += " Which slice or cell is worse is not shown: none of them is significant by itself."
     return sentence

@@ -19,6 +19,8 @@ _EXACT_VARIANCE = 400.0  # a sum of hypergeometric numbers with a larger varianc
 _NORMAL_VARIANCE = (
     25.0  # of the hits of every slice, for the chi-square approximation of the Cochran-Mantel-Haenszel test
 )
+_MOST_SAMPLES = 2_000_000  # for a table of all possible counts of every cell
+_TRUNCATED = 0.01  # p-values of classes below this count as extreme
 _EXPECTED = 5.0  # least expected count for the chi-square approximation
 
 
@@ -36,9 +38,12 @@ class StratifiedTests:
 def stratified_tests(cells: tuple[Ints, Ints], slices: tuple[Ints, Ints], rng: np.random.Generator) -> StratifiedTests:
     """All tests of one table.
 
-    The overall test combines three tests (Bonferroni correction): the sum of the chi-square statistics of the classes, which
-    detects many small differences; the generalised Cochran-Mantel-Haenszel test, which detects slices that are worse in all
-    classes; and the most extreme cell. The test of a class combines its chi-square and its most extreme cell.
+    The overall test combines four tests: the sum of the chi-square statistics of the classes, which detects many small
+    differences; the generalised Cochran-Mantel-Haenszel test, which detects slices that are worse in all classes; the most
+    extreme cell; and the few most extreme classes together (:func:`_sparse`), which detects differences in two or three of
+    many classes. The smallest of their p-values is compared with that of random permutations, so their dependence is
+    taken into account. A table that is too large to permute gets a Bonferroni correction of the first three tests. The test of a
+    class combines its chi-square and its most extreme cell.
 
     Args:
         cells: ``(correct, support)`` of the cells, where small cells of a class share one column.
@@ -54,6 +59,9 @@ def stratified_tests(cells: tuple[Ints, Ints], slices: tuple[Ints, Ints], rng: n
     per_class = np.where(tested.any(1), np.minimum(1, 2 * np.fmin(tests.per_class, extreme)), np.nan)
     parts = [p for p in (tests.total, tests.common, float(min(1.0, np.nanmin(cell) * tested.sum()))) if p == p]
     overall = min(1.0, len(parts) * min(parts))
+    if tests.joint is not None:
+        # beyond all permutations these cannot tell how small the p-value is, but the other correction can
+        overall = min(tests.joint.p_value, overall) if tests.joint.beyond else tests.joint.p_value
     return StratifiedTests(cell, per_class, slice_p_values(*slices), overall, tests.method)
 
 
@@ -75,12 +83,33 @@ def _cell_p_values(correct: Ints, support: Ints) -> Float64s:
 
 @dataclass(frozen=True, eq=False)
 class _ChiSquares:
-    """p-values of the classes, of their sum (``total``) and of the Cochran-Mantel-Haenszel test (``common``)."""
+    """p-values of the classes, of their sum (``total``) and of the Cochran-Mantel-Haenszel test (``common``).
+
+    ``joint`` combines these with the extreme cells and classes; it is None for a table that is too large to permute.
+    """
 
     per_class: Float64s
     total: float
     common: float
     method: str
+    joint: _Joint | None = None
+
+
+@dataclass(frozen=True)
+class _Joint:
+    """p-value of the smallest of several p-values, by permutation; ``beyond`` if no permutation exceeds one of the statistics."""
+
+    p_value: float
+    beyond: bool
+
+    @classmethod
+    def of(cls, statistics: Float64s) -> _Joint:
+        """From ``(1 + draws, tests)`` statistics, larger ones being more extreme; the first row is the observed one."""
+        number = len(statistics)
+        ordered = np.sort(statistics, axis=0)
+        ranks = [np.searchsorted(ordered[:, j], column * (1 - 1e-9)) for j, column in enumerate(statistics.T)]
+        smallest = (number - np.stack(ranks, axis=1)).min(1)
+        return cls(float((smallest <= smallest[0]).mean()), bool(smallest[0] == 1))
 
 
 def _chi_squares(cells: tuple[Ints, Ints], slices: tuple[Ints, Ints], rng: np.random.Generator) -> _ChiSquares:
@@ -107,24 +136,86 @@ def _chi_squares(cells: tuple[Ints, Ints], slices: tuple[Ints, Ints], rng: np.ra
     per_class = np.full(len(total), np.nan)
     per_class[keep] = np.where(large, chdtrc(np.maximum(freedom, 1), seen), np.nan)
     approximate = float(chdtrc(max(common.rank, 1), seen_common)) if common.rank else np.nan
-    if large.all():
-        return _ChiSquares(per_class, float(chdtrc(int(freedom.sum()), seen.sum())), approximate, "chi-square")
     draws = int(min(_DRAWS, _DRAWN_ENTRIES // slice_support[keep].size))
-    if draws < _FEWEST_DRAWS or total.max() >= 10**9:  # NumPy's limit
-        return _ChiSquares(per_class, np.nan, approximate, "chi-square and the most extreme cells (exact)")
-    reached, reached_total, reached_common = np.zeros(len(keep)), 0, 0
-    pool = _Pool(cells, slices, keep)
+    analytic = float(chdtrc(int(freedom.sum()), seen.sum())) if large.all() else np.nan
+    if (
+        draws < _FEWEST_DRAWS or total.max() >= 10**9 or total.sum() > _MOST_SAMPLES
+    ):  # the first two: NumPy's limit, time
+        return _ChiSquares(per_class, analytic, approximate, "chi-square and the most extreme cells (exact)")
+    pool, table = _Pool(cells, slices, keep), _CellTable.of(correct[keep], support[keep])
+    reached = np.zeros(len(keep))
+    rows = [np.array([[seen.sum(), seen_common, *table.statistics(correct[keep])]])]
     for size in _blocks(draws, slice_support[keep].size):
         dealt = _deal(slice_support[keep], slice_correct[keep].sum(1), size, rng)
-        found = statistics(pool(dealt))
+        pooled = pool(dealt)
+        found = statistics(pooled)
         reached += (found >= seen * (1 - 1e-9)).sum(0)
-        reached_total += int((found.sum(-1) >= seen.sum() * (1 - 1e-9)).sum())
-        reached_common += int((common.statistic(dealt) >= seen_common * (1 - 1e-9)).sum())
-    simulated = (1 + reached) / (1 + draws)
-    per_class[keep] = np.where(large, per_class[keep], simulated)
-    shared = (1 + reached_common) / (1 + draws) if common.rank else np.nan
-    shared = approximate if common.smallest >= _NORMAL_VARIANCE else shared
-    return _ChiSquares(per_class, (1 + reached_total) / (1 + draws), shared, f"chi-square ({draws} permutations)")
+        rows.append(np.stack([found.sum(-1), common.statistic(dealt), *table.statistics(pooled)], axis=1))
+    permuted = np.concatenate(rows)
+    simulated = (permuted >= permuted[0] * (1 - 1e-9)).mean(0)
+    per_class[keep] = np.where(large, per_class[keep], (1 + reached) / (1 + draws))
+    shared = (float(simulated[1]) if common.smallest < _NORMAL_VARIANCE else approximate) if common.rank else np.nan
+    used = [0, 2, 3] if not common.rank else [0, 1, 2, 3]
+    return _ChiSquares(
+        per_class,
+        analytic if large.all() else float(simulated[0]),
+        shared,
+        f"chi-square and extreme cells ({draws} permutations)",
+        _Joint.of(permuted[:, used]),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _CellTable:
+    """Two-sided exact p-values of every possible number of hits in every cell, as negative logarithms, for permutations."""
+
+    start: Ints  # (K, S): where the values of a cell begin
+    value: Float64s
+    tested: Ints  # (K,) cells of a class
+
+    @classmethod
+    def of(cls, correct: Ints, support: Ints) -> _CellTable:
+        from scipy.special import gammaln
+
+        total, hits = support.sum(1), correct.sum(1)
+        length = support.reshape(-1) + 1
+        start = np.cumsum(length) - length
+        owner = np.repeat(np.arange(len(length)), length)
+        count = np.arange(len(owner)) - start[owner]
+        row = owner // support.shape[1]
+        drawn, n, c = support.reshape(-1)[owner], total[row], hits[row]
+        possible = (count <= c) & (drawn - count <= n - c)
+
+        def choose(a: Ints, b: Ints) -> Float64s:
+            return np.asarray(gammaln(a + 1) - gammaln(b + 1) - gammaln(np.maximum(a - b, 0) + 1))
+
+        logs = choose(c, np.minimum(count, c)) + choose(n - c, np.minimum(drawn - count, n - c)) - choose(n, drawn)
+        mass = np.where(possible, np.exp(logs), 0.0)
+        tail = np.minimum(
+            _running(mass, start, length), _running(mass[::-1], _reversed_start(length), length[::-1])[::-1]
+        )
+        value = -np.log(np.clip(2 * tail, 1e-300, 1.0))
+        return cls(start.reshape(support.shape), value, (support > 0).sum(1))
+
+    def statistics(self, counts: Ints) -> tuple[Float64s, Float64s]:
+        """The most extreme cell, and the few most extreme classes together, of counts ``(..., K, S)``."""
+        of_class = self.value[self.start + counts].max(-1) - np.log(self.tested)
+        return np.asarray((of_class + np.log(self.tested)).max(-1)), _sparse(of_class)
+
+
+def _sparse(of_class: Float64s) -> Float64s:
+    """Sum over the classes of how far their p-value is below 0.01, on a logarithmic scale (a truncated product of p-values)."""
+    return np.asarray(np.maximum(of_class + np.log(_TRUNCATED), 0).sum(-1))
+
+
+def _reversed_start(length: Ints) -> Ints:
+    return np.asarray(np.cumsum(length[::-1]) - length[::-1])
+
+
+def _running(value: Float64s, start: Ints, length: Ints) -> Float64s:
+    """Sums from the beginning of each part up to each place."""
+    parts = np.split(value, start[1:])
+    return np.concatenate([np.cumsum(part) for part in parts])
 
 
 def _blocks(draws: int, entries: int) -> list[int]:

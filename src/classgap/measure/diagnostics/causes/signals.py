@@ -274,7 +274,8 @@ def scarcity(table: ClassErrors, train_counts: Ints) -> Signal:
             f"classes with at least that many is {percent(level)}, that of this class {percent(accuracy[k])}."
         )
         remedy = (
-            "Collect more samples; or train with `CompactLogitsLoss(num_classes, class_counts=…)`, which includes logit "
+            "Collect more samples (`classgap learning-curve` predicts what they give, from models trained with parts of "
+            "the present ones); or train with `CompactLogitsLoss(num_classes, class_counts=…)`, which includes logit "
             "adjustment; or correct the trained model with `classgap fix --train-counts`."
         )
         return Cause(
