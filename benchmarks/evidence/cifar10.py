@@ -17,6 +17,7 @@ from evidence_common import (
     DIALLED,
     ERM,
     MR2,
+    MR2_CONSTANT,
     REFITTED,
     RERUN,
     SEEDS,
@@ -56,6 +57,7 @@ def suite() -> Suite:
             ERM,
             COMPACT,
             *only_on(("wrn*", "resnet*"), MR2, CONSTANT),
+            *only_on(("wrn-10-1",), MR2_CONSTANT),
             *only_on(
                 ("wrn-10-1", "resnet20", "resnet32"),
                 *AUGMENTED,

@@ -16,6 +16,7 @@ from evidence_common import (
     ERM,
     HEADLINE_SEEDS,
     MR2,
+    MR2_CONSTANT,
     MR2_FORMS,
     MR2_PUBLISHED_WEIGHTS,
     REFITTED,
@@ -68,6 +69,7 @@ def suite() -> Suite:
             *only_on(
                 BALANCED,
                 MR2,
+                MR2_CONSTANT,
                 CONSTANT,
                 RERUN,
                 SMOOTHING,

@@ -9,6 +9,8 @@ from classgap.suites import Variant
 
 # Data archives, which are not part of the repository; CLASSGAP_DATA names another folder.
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+# Files that prepare.py makes; suites name them relative to the root of the repository.
+PREPARED = Path(__file__).resolve().parents[2] / "runs" / "data"
 HEADLINE_SEEDS = (0, 1, 2, 3, 4)
 SEEDS = (0, 1, 2)
 
@@ -20,7 +22,7 @@ RERUN = Variant(
 )
 SMOOTHING = Variant("label smoothing 0.1", params={"label_smoothing": 0.1})
 # MR² with every parameter spelled out, so that these runs keep their meaning when a default changes.
-_MR2 = {"temperature": 1.0, "p": 2.0, "decay": 0.9, "margins": "spread", "spread": None, "tau": 1.0}
+_MR2 = {"temperature": 1.0, "p": 2.0, "decay": 0.9, "margins": "spread", "spread": None, "tau": 1.0, "fit_power": 0.0}
 MR2_PUBLISHED_WEIGHTS = Variant(
     "MR², T=1, λ=0.5",
     "mr2",
@@ -28,11 +30,18 @@ MR2_PUBLISHED_WEIGHTS = Variant(
     note="equations 1, 2 and 4 with the published c̄=2 and λ=0.5; the average spread is estimated from decayed sums pooled over "
     "all classes, not by the paper's moving average of batch statistics (`mr2_published`)",
 )
+_DEFAULT = {"temperature": None, "p": 2.0, "decay": 0.9, "margins": "spread", "spread": None, "c_bar": 1.0, "lam": 0.01}
 MR2 = Variant(
     "MR²",
     "mr2",
-    {"temperature": None, "p": 2.0, "decay": 0.9, "margins": "spread", "spread": None, "c_bar": 1.0, "lam": 0.01},
-    note="`MR2Loss(num_classes)`: equations 1, 2 and 4 with c̄=1, λ=0.01 and temperature 10·d",
+    {**_DEFAULT, "fit_power": 4.0},
+    note="`MR2Loss(num_classes)`: equations 1, 2 and 4 with c̄=1, temperature 10·d and λ=0.01 times (batch accuracy)⁴",
+)
+MR2_CONSTANT = Variant(
+    "MR², constant λ",
+    "mr2",
+    {**_DEFAULT, "fit_power": 0.0},
+    note="`MR2Loss(num_classes, fit_power=0)`: the same with a weight that ignores the batch accuracy, as in the paper",
 )
 MR2_FORMS = (
     MR2,
@@ -82,6 +91,40 @@ def more_samples(*settings: str) -> tuple[Variant, ...]:
     return tuple(
         Variant(f"{before.name}, more samples", before.method, settings=("data.val_fraction=0", *settings), note=note)
         for before in (ERM, COMPACT)
+    )
+
+
+def published(lam: float, **params: object) -> Variant:
+    """MR² as published but for the weight λ; 0.5 is the paper's on CIFAR-100."""
+    values = {"c_bar": 2.0, "lam": lam, "p": 2.0, "decay": 0.9, "margins": "spread", "spread": "ema"}
+    return Variant(
+        f"MR² published, λ={lam:g}",
+        "mr2_published",
+        {**values, **params},
+        note=f"`MR2Loss.published(num_classes, lam={lam:g})`: T=1, c̄=2 and the moving averages of the paper",
+    )
+
+
+def mr2_regime(p: float = 2.0) -> tuple[Variant, ...]:
+    """What every regime of the paper compares; ``p`` is the norm of the margins where the method has a choice."""
+    default, constant = (dataclasses.replace(form, params={**form.params, "p": p}) for form in (MR2, MR2_CONSTANT))
+    representation = Variant(
+        "MR², representation margin only",
+        "mr2",
+        {**default.params, "margins": "uniform"},
+        note="`MR2Loss(num_classes, margins='uniform')`: cross-entropy and the pull between features",
+    )
+    return (
+        ERM,
+        RERUN,
+        default,
+        constant,
+        COMPACT if p == MR2.params["p"] else dataclasses.replace(COMPACT, params={"p": p}),
+        MR2_FORMS[2],
+        *(published(lam, p=p) for lam in (0.5, 0.1, 0.01)),
+        margin_only("γ only, c̄=2", 2.0, p=p),
+        representation,
+        SMOOTHING,
     )
 
 
@@ -156,6 +199,7 @@ KEY_VARIANTS = (
     margin_only("γ only, c̄=2", 2.0),
     TEMPERATURE,
     *MR2_FORMS,
+    MR2_CONSTANT,
     MR2_PUBLISHED_WEIGHTS,
     COMPACT,
     CONSTANT,

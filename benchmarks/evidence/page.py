@@ -13,6 +13,7 @@ from pathlib import Path
 
 import figures
 import numpy as np
+from regimes import Found, collapse_section, regime_tables
 
 from classgap.cli.bench_progress import duration
 from classgap.measure import Comparison
@@ -26,7 +27,18 @@ from classgap.training import TrainConfig
 
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parents[1] / "docs"
-SUITES = ("cifar10", "cifar100", "fashion", "embeddings", "sensitivity", "digits", "field")
+SUITES = (
+    "finetune",
+    "banking77",
+    "cosine",
+    "cifar10",
+    "cifar100",
+    "fashion",
+    "embeddings",
+    "sensitivity",
+    "digits",
+    "field",
+)
 RULE = RULES["last"]
 MR2 = "MR²"
 COMPACT = "compact logits"
@@ -53,7 +65,6 @@ at commit `f25ad60`.
 
 IDEA_SETTINGS = ("ten classes", "linear", "tail")  # the names of ideas that were tried in other settings begin so
 Ideas = dict[str, dict[int, np.ndarray]]
-Found = list[tuple[Suite, Mapping[str, Result], list[TaskTables]]]
 
 
 def pages() -> dict[str, str]:
@@ -75,7 +86,8 @@ def summary(found: Found, superseded: Found) -> str:
     measured = {**by_name(superseded), **by_name(found)}
     measured |= {f"{name}, equal samples": comparison for name, comparison in by_name(equal).items()}
     head = (HERE / "reading.md").read_text().format(rule=RULE.meaning)
-    parts = [head, _filled((HERE / "findings.md").read_text(), measured)]
+    parts = [head, _filled((HERE / "situations.md").read_text(), measured), regime_tables(found), collapse_section()]
+    parts.append(_filled((HERE / "findings.md").read_text(), measured))
     tables = (
         _on_every_task(found, MR2, "MR² on every task"),
         _on_every_task(found, COMPACT, "Compact logits on every task"),

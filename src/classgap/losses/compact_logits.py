@@ -12,11 +12,11 @@ from torch import Tensor
 
 from classgap.batchstats import BatchClasses, ClassMoments, batch_classes, is_distributed, squared_norms
 from classgap.batchstats.backend import as_array, as_tensor
-from classgap.batchstats.collectives import all_reduce_sum
 from classgap.checks import number, one_of
 from classgap.losses.base import ClassLoss
 from classgap.losses.batch import LossBatch
 from classgap.losses.class_scatter import BatchScatter, within_class_scatter
+from classgap.losses.fit import FIT_POWER, fit_weight
 from classgap.losses.mr2 import Margins, gamma_margin_cross_entropy, margins_from_moments
 from classgap.losses.options import LossOptions
 from classgap.losses.scaled_cross_entropy import scaled_cross_entropy
@@ -94,7 +94,7 @@ class CompactLogitsLoss(ClassLoss):
         p: float = 2.0,
         decay: float = 0.9,
         margins: Margins = "spread",
-        fit_power: float = 4.0,
+        fit_power: float = FIT_POWER,
         class_counts: Sequence[float] | Tensor | None = None,
         tau: float = 1.0,
         **options: Unpack[LossOptions],
@@ -172,16 +172,7 @@ class CompactLogitsLoss(ClassLoss):
         return weighted_sum((1.0, Term(torch.add(self.last["logit"], pull, alpha=self.lam), logits, gradient)))
 
     def _fit(self, logits: Tensor, label: Tensor, offset: Tensor | None, across_ranks: bool = False) -> Tensor | float:
-        """The batch accuracy, as training sees it, to the power ``fit_power``."""
-        if not self.fit_power:
-            return 1.0
-        scores = logits.detach() if offset is None else logits.detach() + offset
-        own, best = scores.gather(1, label[:, None])[:, 0], scores.amax(1)
-        if across_ranks:
-            right, samples = all_reduce_sum((own >= best).sum(), label.new_tensor(len(label)))
-            return (right / samples).to(logits.dtype) ** self.fit_power
-        share: Tensor | float = (as_array(own) >= as_array(best)).sum() / max(1, len(label))
-        return share**self.fit_power
+        return fit_weight(logits, label, self.fit_power, offset=offset, across_ranks=across_ranks)
 
     def _watch_balance(self, label: Tensor) -> None:
         """Warns once when enough labels were seen, they are imbalanced and no counts were given."""

@@ -12,11 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from classgap.batchstats import SPREADS, ClassMoments, ClassPairs, Spread, class_pairs, squared_norms
+from classgap.batchstats import SPREADS, ClassMoments, ClassPairs, Spread, class_pairs, is_distributed, squared_norms
 from classgap.batchstats.backend import Array, as_array, as_tensor, is_mapped, library
 from classgap.checks import number, one_of
 from classgap.losses.base import ClassLoss
 from classgap.losses.batch import LossBatch
+from classgap.losses.fit import FIT_POWER, fit_weight
 from classgap.losses.options import LossOptions, Reduction, reduce
 from classgap.losses.pair_pull import weighted_pull
 from classgap.losses.partners import collect_partners
@@ -166,9 +167,11 @@ def representation_term(
 class MR2Loss(ClassLoss):
     r"""MR²: larger logit margins for classes with scattered features, and a pull that makes each class compact.
 
-    .. math:: L = \tfrac1N\sum_i \ell_{\gamma,\mathrm{ce}}(z_i, y_i) + \lambda\, \ell_{\bar s}(\phi_i, y_i)
+    .. math:: L = \tfrac1N\sum_i \ell_{\gamma,\mathrm{ce}}(z_i, y_i) + \lambda A^f\, \ell_{\bar s}(\phi_i, y_i)
 
-    Eq. (4) of the paper, with :func:`gamma_margin_cross_entropy` (eq. 1 and 17) and :func:`representation_margin` (eq. 2).
+    Eq. (4) of the paper, with :func:`gamma_margin_cross_entropy` (eq. 1 and 17) and :func:`representation_margin` (eq. 2). The
+    factor :math:`A^f` is ours: :math:`A` is the accuracy on the batch. A constant weight, :math:`f = 0` in the paper, draws all
+    features to one point while the network cannot tell classes apart yet, in particular a new head on a pretrained network.
     ``MR2Loss(num_classes)`` is a setting of this formula that trains on everything it was tried on.
     :meth:`published` has the paper's values, :meth:`released` computes what the authors' code computes. The statistics
     of the classes are updated from the batch before they are used, in a training forward only.
@@ -191,6 +194,7 @@ class MR2Loss(ClassLoss):
             for features of dimension :math:`d`.
         p: Order of the norm in the margins: 2 for a linear head, 3 for a cosine head (where 2 gives every class the same
             margin).
+        fit_power: Power :math:`f` of the batch accuracy that scales :math:`\lambda`; 0 for the constant weight of the paper.
         decay: Share of the old class statistics that is kept when a class appears; 0.9 in the paper.
         margins: ``"spread"`` is eq. (1), ``"uniform"`` gives every class :math:`\bar c`.
         spread: Estimator of :math:`\bar s` (see :class:`~classgap.batchstats.ClassMoments`). ``"ema"`` is the paper's, whose
@@ -222,6 +226,7 @@ class MR2Loss(ClassLoss):
         decay: float = 0.9,
         margins: Margins = "spread",
         spread: Spread | Literal["zero"] | None = None,
+        fit_power: float = FIT_POWER,
         class_counts: Sequence[float] | Tensor | None = None,
         tau: float = 1.0,
         **options: Unpack[LossOptions],
@@ -229,6 +234,7 @@ class MR2Loss(ClassLoss):
         super().__init__(num_classes, class_counts=class_counts, **options)
         self.c_bar = number("c_bar", c_bar, low=0.0, open_low=True)
         self.lam = number("lam", lam, low=0.0)
+        self.fit_power = number("fit_power", fit_power, low=0.0)
         self.temperature = None if temperature is None else number("temperature", temperature, low=0.0, open_low=True)
         self.tau = number("tau", tau)
         self.margins: Margins = one_of("margins", margins, get_args(Margins))
@@ -275,12 +281,17 @@ class MR2Loss(ClassLoss):
         if self.updating:
             moments.update(values, label, norms=norms, pairs=pairs)
         rep = self._representation_margin(features, label, batch.index, pairs) if lam else None
+        offset = self._offset(logits)
         if mapped:
-            loss = gamma_margin_cross_entropy(logits, target, self.gamma, offset=self._offset(logits))
+            loss = gamma_margin_cross_entropy(logits, target, self.gamma, offset=offset)
             return loss if rep is None else loss + weighted_sum((lam, rep))
-        logit = logit_term(logits, target, self._gamma(), self._offset(logits))
+        logit = logit_term(logits, target, self._gamma(), offset)
         self.last = {"logit": as_tensor(logit.value, logits), "rep": as_tensor(rep.value if rep else 0.0, logits)}
-        return weighted_sum((1.0, logit), (lam, rep)) if rep else weighted_sum((1.0, logit))
+        if rep is None:
+            return weighted_sum((1.0, logit))
+        across_ranks = self.across_ranks and is_distributed()
+        fit = fit_weight(logits, label, self.fit_power, offset=offset, across_ranks=across_ranks)
+        return weighted_sum((1.0, logit), (lam * fit, rep))
 
     def _gamma(self) -> Array:
         second = self.moments.second_array()
@@ -363,5 +374,12 @@ class PublishedMR2Loss(MR2Loss):
         **options: Unpack[LossOptions],
     ) -> None:
         one_of("spread", spread, ("ema", "zero"))
-        own: dict[str, Any] = {"p": p, "decay": decay, "margins": margins, "spread": spread, "tau": tau}
+        own: dict[str, Any] = {
+            "p": p,
+            "decay": decay,
+            "margins": margins,
+            "spread": spread,
+            "tau": tau,
+            "fit_power": 0.0,
+        }
         super().__init__(num_classes, c_bar, lam, temperature=1.0, class_counts=class_counts, **own, **options)

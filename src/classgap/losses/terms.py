@@ -28,8 +28,8 @@ class Term(NamedTuple):
     """The gradient in ``variable``, times a number; to be called once, as it may overwrite what the forward pass left."""
 
 
-def weighted_sum(*terms: tuple[float, Term]) -> Tensor:
-    """The sum of the terms, each times its weight, with their gradients.
+def weighted_sum(*terms: tuple[float | Tensor, Term]) -> Tensor:
+    """The sum of the terms, each times its weight, with their gradients. Weights are not differentiated.
 
     Example:
         >>> x = torch.tensor([1.0, 2.0], requires_grad=True)
@@ -42,10 +42,14 @@ def weighted_sum(*terms: tuple[float, Term]) -> Tensor:
     enabled, value, gradients, variables = torch.is_grad_enabled(), 0.0, [], []
     for weight, term in terms:
         value = value + weight * term.value
-        gradients.append(term.gradient(weight) if enabled and term.variable.requires_grad else None)
+        gradients.append(_gradient(term, weight) if enabled and term.variable.requires_grad else None)
         variables.append(term.variable)
     loss: Tensor = _KnownGradients.apply(value, *gradients, *variables)
     return loss
+
+
+def _gradient(term: Term, weight: float | Tensor) -> Tensor:
+    return term.gradient(1.0) * weight if isinstance(weight, Tensor) else term.gradient(weight)
 
 
 class _KnownGradients(torch.autograd.Function):

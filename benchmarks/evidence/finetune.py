@@ -1,0 +1,41 @@
+"""CIFAR-100 with 100 training images per class, EfficientNet-Lite0 with its ImageNet weights, fine-tuned at 64 pixels.
+
+    python benchmarks/evidence/prepare.py
+    classgap bench benchmarks/evidence/finetune.py --workers 2
+Cost on one core: about 5 minutes per run.
+"""
+
+from __future__ import annotations
+
+from evidence_common import PREPARED, SEEDS, mr2_regime
+
+from classgap.suites import Suite, Task
+from classgap.training import TrainConfig
+
+
+def suite() -> Suite:
+    tuned = TrainConfig().override(
+        [
+            "data=npz:cifar100_64px.npz",
+            "data.augment=flip",
+            "model=timm:tf_efficientnet_lite0",
+            "model.pretrained=runs/data/efficientnet_lite0.pth",
+            "model.freeze_norms=true",
+            "optim=adamw",
+            "optim.lr=0.0005",
+            "optim.weight_decay=0.01",
+            "optim.decay_norms=false",
+            "optim.clip=1",
+            "schedule.warmup_steps=30",
+            "epochs=3",
+            "batch=64",
+        ]
+    )
+    return Suite(
+        "finetune",
+        tasks=(Task("EfficientNet-Lite0", tuned, "all layers, 3 epochs, flips"),),
+        variants=mr2_regime(),
+        seeds=SEEDS,
+        about=__doc__.split("\n", 1)[0],
+        data=PREPARED,
+    )

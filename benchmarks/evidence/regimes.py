@@ -1,0 +1,120 @@
+"""The first part of docs/evidence.md: one short table per regime, and the study of the collapse."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from collapse import IMAGE, RESULTS, end_of
+
+from classgap.suites import Result, Suite
+from classgap.suites.render import Table
+from classgap.suites.tables import TaskTables, difference
+
+Found = list[tuple[Suite, Mapping[str, Result], list[TaskTables]]]
+# Title, suite:task, and what the numbers stand for.
+REGIMES = (
+    ("Frozen image features, linear head", "embeddings:linear", "CIFAR-100, 100 training samples per class"),
+    ("Frozen image features, hidden layer", "embeddings:mlp", "CIFAR-100, 100 training samples per class"),
+    ("Frozen image features, cosine head", "cosine:hidden layer", "CIFAR-100, 100 training samples per class"),
+    ("Fine-tuning on images", "finetune:EfficientNet-Lite0", "CIFAR-100 at 64 pixels, 100 training images per class"),
+    ("From scratch, small network", "cifar100:wrn-10-1", "CIFAR-100, 100 training images per class"),
+    ("From scratch, ResNet-20", "cifar100:resnet20", "CIFAR-100, 100 training images per class"),
+    ("From scratch, ResNet-20, ten classes", "cifar10:resnet20", "CIFAR-10, 500 training images per class"),
+    (
+        "Text, frozen encoder, linear head",
+        "banking77:frozen, linear",
+        "Banking77, 77 intents, 35 to 187 training samples",
+    ),
+    ("Text, frozen encoder, hidden layer", "banking77:frozen, hidden layer", "the same with a hidden layer"),
+    ("Text, fine-tuned", "banking77:fine-tuned", "the same, all layers of the encoder trained"),
+    (
+        "Long tail, linear head",
+        "embeddings:linear, tail 100",
+        "CIFAR-100 embeddings, 400 to 4 training samples per class",
+    ),
+)
+# The same learning rate or schedule for all; variants of interest to few readers stay in evidence_runs.md.
+LEFT_OUT = (
+    "compact logits, constant pull",
+    "squeeze",
+    "uniform temperature",
+    "γ only, c̄=1",
+    "γ only, c̄=3",
+    "strength 2",
+    "p=",
+)
+COLLAPSED = 0.01  # of the norm of the features under cross-entropy
+
+
+def regime_tables(found: Found) -> str:
+    """A table for each regime that has runs."""
+    by_task = {f"{suite.name}:{table.task.name}": table for suite, _, tables in found for table in tables}
+    parts = [_table(title, note, by_task[name]) for title, name, note in REGIMES if name in by_task]
+    return "\n".join(["## Regime by regime\n", HEAD, *(part.render("md", level=3) for part in parts)])
+
+
+HEAD = """\
+Differences to cross-entropy in points, with 95 % intervals over test samples and (from two runs on) seeds; ↑ ↓ where the interval
+leaves out 0. Hard and easy are cross-fitted thirds. With one run per side a difference says something about these two trained
+networks, not about the methods. *Re-run* is cross-entropy with other seeds: what chance alone does.
+"""
+
+
+def _table(title: str, note: str, tables: TaskTables) -> Table:
+    reference = tables.rows[0]
+    overall, hard, easy = (100 * reference.mean(metric)[0] for metric in ("overall", "hard", "easy"))
+    runs = {row.variant.name: len(row.seeds) for row in tables.rows}
+    lines = []
+    for name, comparison in tables.comparisons.items():
+        if any(part in name for part in LEFT_OUT):
+            continue
+        thirds = comparison.groups["cross"]
+        deltas = (comparison.metrics["overall"].delta, thirds["hard"].delta, thirds["easy"].delta)
+        cells = (difference(d.value, d.low, d.high) for d in deltas)
+        lines.append((name, *cells, comparison.verdict.title, str(runs[name])))
+    fitted = 100 * sum(reference.train_accuracy) / len(reference.train_accuracy)
+    caption = (
+        f"{note}. Cross-entropy: overall {overall:.1f} %, hard {hard:.1f} %, easy {easy:.1f} % (own ranking, runs: "
+        f"{len(reference.seeds)}), training accuracy {fitted:.0f} %."
+    )
+    return Table(title, caption, ("method", "Δ overall", "Δ hard", "Δ easy", "verdict", "runs"), tuple(lines))
+
+
+def collapse_section() -> str:
+    """Why training with the published weight stops: the picture, the reading of it, and the table of single changes."""
+    if not RESULTS.exists():
+        return ""
+    found: dict[str, dict[str, list[dict[str, float]]]] = json.loads(RESULTS.read_text())
+    rows = []
+    for task, settings in found.items():
+        for name, records in settings.items():
+            last = end_of(records)
+            rows.append((task, name, *_shown(last)))
+    heads = (
+        "network",
+        "setting",
+        "norm",
+        "active",
+        "rank",
+        "between classes",
+        "logit term",
+        "rep. term",
+        "training accuracy",
+    )
+    caption = (
+        "Mean of the last training batches after 210 (ResNet-20) or 420 steps; one run each. *Active*: share of features above "
+        "0. *Rank*: effective rank of the centred features. *Between classes*: share of the scatter between class means "
+        "(with one to two samples of a class in a batch it is above a half even for random features). Repeat with python "
+        "benchmarks/evidence/collapse.py."
+    )
+    text = (Path(__file__).with_name("collapse.md")).read_text()
+    picture = f"![Norm and rank of the features, representation term and training accuracy]({IMAGE.parent.name}/{IMAGE.name})\n"
+    return "\n".join([text, picture, Table("One change at a time", caption, heads, tuple(rows)).render("md", level=3)])
+
+
+def _shown(last: dict[str, Any]) -> tuple[str, ...]:
+    names = ("norm", "active", "rank", "between", "logit_term", "rep_term", "accuracy")
+    return tuple("diverges" if abs(last[name]) > 1e6 else f"{last[name]:.3g}" for name in names)

@@ -1,0 +1,84 @@
+"""What closes the gap besides a loss: averages of weights, ensembles, longer training, mixing, and more labels for some classes.
+
+    classgap bench benchmarks/evidence/remedies.py --workers 2
+CIFAR-100 embeddings, a hidden layer, 100 training samples per class; 50 more per class are kept aside for the variants that add
+samples. The control of a remedy has the same cost or the same number of labels. Cost: about 20 seconds per training on one core.
+"""
+
+from __future__ import annotations
+
+from evidence_common import COMPACT, DATA, ERM, RERUN, SEEDS
+
+from classgap.suites import Suite, Task, Variant
+from classgap.training import TrainConfig
+
+ADDED = "1 650 more labels in all"
+
+
+def suite() -> Suite:
+    base = TrainConfig().override(
+        [
+            "data=npz:cifar100_effnetlite0_pca256.npz",
+            "data.per_class=100",
+            "data.spare=50",
+            "data.augment=none",
+            "model=mlp-512",
+            "optim.lr=0.05",
+            "epochs=30",
+            "batch=128",
+        ]
+    )
+    variants = (
+        ERM,
+        RERUN,
+        COMPACT,
+        Variant("cross_entropy, EMA", settings=("average=ema",), note="exponential average of the weights; cost 1"),
+        Variant(
+            "cross_entropy, SWA",
+            settings=("average=swa", "schedule.floor=0.05"),
+            note="average of the last quarter; cost 1",
+        ),
+        Variant("cross_entropy, 3 × the epochs", settings=("epochs=90",), note="control of the ensemble: cost 3"),
+        Variant(
+            "cross_entropy, ensemble of 2",
+            settings=("stage=ensemble", "stage.members=2"),
+            note="cost 2, prediction too",
+        ),
+        Variant(
+            "cross_entropy, ensemble of 3",
+            settings=("stage=ensemble", "stage.members=3"),
+            note="cost 3, prediction too",
+        ),
+        Variant(
+            "distillation of an ensemble of 3",
+            "distillation",
+            settings=("stage=ensemble_teacher", "stage.members=3"),
+            note="one network that learns from the ensemble; cost 4",
+        ),
+        Variant("cross_entropy + mixup", settings=("mix=mixup",), note="cost 1"),
+        Variant(
+            "cross_entropy + confused mixup",
+            settings=("mix=confused_mixup",),
+            note="partners from confused classes; cost 1",
+        ),
+        *(
+            Variant(
+                f"more labels for {title}",
+                settings=("stage=add_samples", f"stage.to={to}"),
+                note=f"{ADDED}: {how}",
+            )
+            for to, title, how in (
+                ("hard", "the hard third", "50 for each class of the third with the lowest validation accuracy"),
+                ("random", "a random third", "50 for each class of a third drawn at random"),
+                ("all", "all classes", "16 or 17 for each class"),
+            )
+        ),
+    )
+    return Suite(
+        "remedies",
+        tasks=(Task("hidden layer", base, "100 training samples per class, a hidden layer of 512"),),
+        variants=variants,
+        seeds=SEEDS,
+        about=__doc__.split("\n", 1)[0],
+        data=DATA,
+    )
