@@ -170,8 +170,11 @@ def disk_faults(case: Case, tmp_path: Path, most: int) -> int:
             assert contents(place).keys() == case.new.keys(), (verb, moment)
         else:
             check_refused(done, verb, moment)
-            if verb != "train":
-                assert (contents(place) if place.exists() else {}) == before, (verb, moment)
+            found = contents(place) if place.exists() else {}
+            if verb != "train" and found != before:  # only the flush of the folder, after the last rename, has failed
+                assert moment == case.writes - 1 or verb == "features", (verb, moment)
+                assert found.keys() == case.new.keys(), (verb, moment)
+                assert not [name for name in found if found[name] == before.get(name)], (verb, moment)
             assert not list(folder.rglob(".classgap-*")), (verb, moment)
         if verb == "train":
             assert call(*case.words, "--resume", folder=folder).code == 0, (verb, moment)
@@ -271,6 +274,7 @@ def limited(size: int) -> Callable[[], None]:
 
 
 @pytest.mark.skipif(not TORCH, reason="needs torch")
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["train", "features", "probe"], indirect=True)
 def test_files_that_cannot_become_large_enough(case: Case, tmp_path: Path) -> None:
     place, before = case.begin(tmp_path / "here")
