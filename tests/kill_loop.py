@@ -40,7 +40,7 @@ SETTINGS: dict[str, list[str]] = {
     "two_processes": ["method=mr2", "average=ema", "average.horizon=0.2"],
     "lazy_two_processes": PHOTOS,
 }
-_ALONE_SECONDS = 15.0
+_ALONE_SECONDS = 6.0
 COMPARED = ("model.safetensors", "predictions_test.npz", "predictions_val.npz")
 
 
@@ -84,6 +84,13 @@ def ended(processes: list[int]) -> bool:
     return all(os.waitid(os.P_PID, p, os.WEXITED | os.WNOHANG | os.WNOWAIT) for p in processes)
 
 
+def kill(process: int) -> None:
+    """Kill a process and its workers; a process that has only just started has no group of its own yet."""
+    for kill_one in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError):
+            kill_one(process, signal.SIGKILL)
+
+
 def kill_randomly(name: str, folder: Path, photos: Path, duration: float, rng: random.Random) -> int:
     """A run that is killed again and again until it comes to its end; the number of kills."""
     kills = 0
@@ -98,15 +105,14 @@ def kill_randomly(name: str, folder: Path, photos: Path, duration: float, rng: r
             assert not any(codes), f"{name} ended with {codes}: {folder.with_suffix('.out').read_text()[-3000:]}"
             return kills
         for process in rng.sample(processes, rng.randint(1, len(processes))):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process, signal.SIGKILL)
-        # A process that is left alone notices that, except while it waits for the others to start: launchers then end it.
-        deadline = time.monotonic() + _ALONE_SECONDS
+            kill(process)
+        # A process that is left alone notices that, except while it waits for the others to start. Launchers end it in both
+        # cases, and so does this one, every other time at once.
+        deadline = time.monotonic() + rng.choice([0.0, _ALONE_SECONDS])
         while time.monotonic() < deadline and not ended(processes):
             time.sleep(0.01)
         for process in processes:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process, signal.SIGKILL)
+            kill(process)
         finish(processes)
         kills += 1
 
@@ -138,6 +144,7 @@ def main(root: Path, kills: int, seed: int, names: list[str]) -> None:
             compare(name, folder, root / name)
             shutil.rmtree(folder)
             attempt += 1
+            print(f"{name}: {total - before} kills so far", file=sys.stderr, flush=True)
         print(f"{name}: {total - before} kills in {attempt} runs, all with the bytes of a run without", flush=True)
     print(f"{total} kills", flush=True)
 

@@ -257,3 +257,27 @@ def build(folder: Path, name: str, content: Content) -> Path:
     else:
         path.write_bytes(content.encode() if isinstance(content, str) else content)
     return path
+
+
+def damaged(data: bytes, rng: np.random.Generator) -> bytes:
+    """One or two random changes: a bit, a byte, a block that is removed, repeated or overwritten, or the end cut off."""
+    changed = bytearray(data)
+    for _ in range(rng.integers(1, 3)):
+        place = int(rng.integers(max(1, len(changed))))
+        length = int(rng.integers(1, 12))
+        kind = rng.integers(7)
+        if kind == 0 and changed:
+            changed[place] ^= 1 << int(rng.integers(8))
+        elif kind == 1 and changed:
+            changed[place] = int(rng.integers(256))
+        elif kind == 2:
+            del changed[place : place + length]
+        elif kind == 3:
+            changed[place:place] = changed[place : place + length]
+        elif kind == 4:
+            changed[place : place + length] = rng.bytes(length)
+        elif kind == 5:
+            changed[place:place] = rng.choice([b",", b"\n", b'"', b"\0", b"\xff", b"-", b"9" * 30, b"]", b"}", b"nan"])
+        elif rng.random() < 0.3:
+            del changed[place:]
+    return bytes(changed)

@@ -14,6 +14,7 @@ from classgap import Columns, Predictions, audit
 from classgap.checks import InputError
 from classgap.cli.compare import runs
 from classgap.predictions import read_names, read_train_counts
+from command_line import call
 
 GOOD = "y_true,y_pred\na,a\nb,b\nb,a\n"
 
@@ -150,3 +151,66 @@ def test_scores_named_with_brackets_or_a_pattern(tmp_path: Path) -> None:
     for wanted in ("P(", "P(*)"):
         found = Predictions.read(file, Columns(true="Ground Truth", scores=wanted))
         assert found.classes == ("cat", "dog")
+
+
+# ---------------------------------------------------------------- arguments that mean something else
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["audit", ""],
+        ["audit", "p.csv", "--out="],
+        ["audit", "p.csv", "--names", ""],
+        ["compare", "p.csv", ""],
+        ["compare", "p.csv,", "p.csv"],
+        ["fix", "p.csv", "--out", ""],
+        ["train", "--set", "data="],
+        ["train", "--out", ""],
+        ["predict", "", "digits"],
+        ["export", ""],
+        ["tune", "--out", ""],
+        ["bench", "smoke", "--out", ""],
+        ["bench", "smoke", "--results", "", "--list"],
+    ],
+)
+def test_an_empty_argument_is_not_the_current_folder(words: list[str], tmp_path: Path) -> None:
+    """A variable that is not set; `export ""` exported the run in the current folder, `fix --out ""` wrote into it."""
+    (tmp_path / "p.csv").write_text(GOOD)
+    assert "empty" in (sentence := call(*words, folder=tmp_path).sentence) or "no value" in sentence
+    assert os.listdir(tmp_path) == ["p.csv"]
+
+
+def test_a_missing_file_with_brackets_is_not_a_pattern(tmp_path: Path) -> None:
+    (tmp_path / "x1.csv").write_text(GOOD)
+    assert "no file x[12].csv" in call("audit", "x[12].csv", folder=tmp_path).sentence
+    assert call("audit", "x?.csv", folder=tmp_path).code == 0
+
+
+def scores_file(path: Path, labels: list[str], suffixes: list[str]) -> Path:
+    rows = [f"{label}," + ",".join("9" if k == i % 3 else "0" for k in range(3)) for i, label in enumerate(labels)]
+    path.write_text("\n".join([",".join(["y_true", *(f"score_{s}" for s in suffixes)]), *rows]) + "\n")
+    return path
+
+
+def test_class_names_do_not_change_which_score_belongs_to_a_label(tmp_path: Path) -> None:
+    """With --names 1 2 0, labels in CSV files were names but numbered score columns were positions: 1 % instead of 98 %."""
+    numbered = scores_file(tmp_path / "n.csv", ["0", "1", "2"] * 5, ["0", "1", "2"])
+    named = scores_file(tmp_path / "s.csv", ["dog", "cat", "ape"] * 5, ["dog", "cat", "ape"])
+    mixed = scores_file(tmp_path / "m.csv", ["0", "1", "2"] * 5, ["dog", "cat", "ape"])
+    for file, names in ((numbered, "120"), (numbered, "abc"), (named, ["ape", "cat", "dog"]), (named, None)):
+        assert audit(Predictions.read(file, class_names=None if names is None else list(names))).overall.value == 1
+    with pytest.raises(InputError, match="are in different order, so the label '0' can mean two classes"):
+        Predictions.read(mixed, class_names=["ape", "cat", "dog"])
+    assert audit(Predictions.read(mixed)).overall.value == 1
+
+
+@pytest.mark.parametrize("condition", ["hard < 0", "overall > 100%", "worst.low <= -1", "class[a] > 1", "gap == 2"])
+def test_a_gate_that_can_never_fail_is_refused(condition: str, tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text(GOOD)
+    assert "can never be true" in call("audit", tmp_path / "p.csv", "--fail-if", condition).sentence
+
+
+def test_the_limit_of_suspect_labels_is_checked_also_without_a_report(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text(GOOD)
+    assert "--mislabelled-below" in call("audit", tmp_path / "p.csv", "--mislabelled-below", "nan").sentence

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from classgap.cli.train import _ending_well
 from classgap.training import TrainConfig, TrainProgress, train
 from classgap.training.interruption import RunInterrupted, noting_signals
 from classgap.training.loop import Trainer
+from classgap.training.processes import starting_together
 from waiting import LOOPBACK, SECONDS, started, wait_until
 
 SMALL = ["epochs=2", "data.per_class=12", "batch=32", "model=mlp-8", "method=mr2"]
@@ -181,6 +183,25 @@ def test_two_machines_equal_one_process(tmp_path: Path) -> None:
     train(device_workers.config("mr2"), tmp_path / "one", accelerator="cpu")
     assert_same_run(tmp_path / "one", tmp_path / "nodes")
     assert_same_run(tmp_path / "one", tmp_path / "torchrun")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_process_that_waits_for_the_first_one_ends_with_it() -> None:
+    """It waited for half an hour: nothing connects two processes before they have found each other."""
+    read, write = os.pipe()
+    first = os.fork()
+    if first == 0:
+        with starting_together():
+            if os.fork() == 0:
+                sys.stderr = os.fdopen(write, "w")
+                with starting_together():
+                    time.sleep(60)
+        os._exit(0)
+    os.close(write)
+    os.waitpid(first, 0)
+    with open(read, "rb") as stream:
+        assert b"the first process of this run has ended" in stream.read()
+    assert "CLASSGAP_FIRST_PROCESS" not in os.environ
 
 
 @pytest.mark.slow

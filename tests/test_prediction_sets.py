@@ -75,7 +75,7 @@ def test_names_probabilities_and_files(tmp_path):
     assert (again.predict(logits) == first.predict(logits)).all()
     assert clone(first).coverage == 0.9
     (tmp_path / "other.json").write_text("{}")
-    with pytest.raises(InputError, match="holds no prediction sets"):
+    with pytest.raises(InputError, match="is not a file of prediction sets"):
         PredictionSets.load(tmp_path / "other.json")
     with pytest.raises(InputError, match="coverage must be a number between 0 and 1"):
         PredictionSets(coverage=90).fit(logits, y)

@@ -5,12 +5,15 @@ A message names the argument, says what was wanted, shows what came, and offers 
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import json
 import math
 import numbers
 import sys
 import unicodedata
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable, Iterator, Sized
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -28,6 +31,20 @@ class InputError(ValueError):
     """The caller passed something that cannot be used; the text says what to do. The CLI prints it and exits with 2."""
 
 
+@contextlib.contextmanager
+def reading(path: str | Path, what: str) -> Iterator[None]:
+    """Turn whatever the content of a damaged file raises while it is interpreted into one sentence; ``what`` it should be."""
+    try:
+        yield
+    except (InputError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        reason = printable(" ".join(str(error).split())[:200])
+        raise InputError(
+            f"{path} is not {what}, or it is damaged ({type(error).__name__}: {reason}); restore the file, or write it again"
+        ) from error
+
+
 def printable(name: str) -> str:
     r"""``name`` as it is shown everywhere: control characters and halves of surrogate pairs as escape sequences.
 
@@ -42,6 +59,19 @@ def printable(name: str) -> str:
 
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode()
+
+
+def plain_value(text: str) -> Any:
+    """The value that the user wrote: a JSON value where it is one, else the text.
+
+    Example:
+        >>> plain_value("0.5"), plain_value("mean"), plain_value("True")
+        (0.5, 'mean', True)
+    """
+    try:
+        return json.loads({"True": "true", "False": "false", "None": "null", "none": "null"}.get(text, text))
+    except (ValueError, RecursionError):  # also numbers with thousands of digits, and deeply nested lists
+        return text
 
 
 def did_you_mean(name: str, known: Iterable[str], *, what: str) -> str:
@@ -171,6 +201,13 @@ def whole(name: str, value: int, *, low: int, high: int | None = None) -> int:
         limit = f">= {low}" if high is None else f"from {low} to {high:,}"
         raise InputError(f"{name} must be a whole number {limit}, got {shown(value)}")
     return int(value)
+
+
+def flag(name: str, value: bool) -> bool:
+    """``value`` if it is True or False."""
+    if not isinstance(value, bool):
+        raise InputError(f"{name} must be True or False, got {shown(value)}")
+    return value
 
 
 def as_numpy(value: Any, name: str = "the argument") -> NDArray[Any]:

@@ -94,7 +94,7 @@ def _exchange(target: Path, new: Path, old: Path, names: Sequence[str]) -> None:
                 if os.path.lexists(source / name):
                     os.rename(source / name, destination / name)
                     moved.append((source / name, destination / name))
-    except OSError:
+    except BaseException:  # also Ctrl-C and a signal: the old result is in a folder that is removed
         for before, after in reversed(moved):
             os.rename(after, before)
         raise

@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
 
 
 def main() -> None:
@@ -13,11 +16,14 @@ def main() -> None:
     code 2 (1 is the code of a failed gate); any other error is a bug and shows its traceback."""
     from classgap.cli.app import app
     from classgap.cli.errors import sentence_for
+    from classgap.cli.paths import check_filled
 
     _prepare_streams()
     try:
         try:
-            app()
+            check_filled(sys.argv[1:])
+            with _ending_on_request():
+                app()
         except SystemExit:
             if not isinstance(sys.stdout, io.TextIOWrapper):  # Click replaces it where the reader of a pipe has gone
                 sys.exit(2)
@@ -34,6 +40,23 @@ def main() -> None:
         with contextlib.suppress(OSError):
             print(f"classgap: {sentence}", file=sys.stderr, flush=True)
         sys.exit(2)
+
+
+@contextlib.contextmanager
+def _ending_on_request() -> Iterator[None]:
+    """Within this block SIGTERM ends the program as Ctrl-C does: what is half-written is removed, what was there stays."""
+
+    def stop(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():  # only that one may handle signals
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _prepare_streams() -> None:

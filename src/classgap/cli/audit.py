@@ -92,7 +92,7 @@ def audit(
     from classgap.predictions import read_names, read_train_counts
     from classgap.predictions.databases import read_query
 
-    check_output(out, fail_if)
+    check_output(out, fail_if, mislabelled_below)
     slices = tuple(dict.fromkeys(by or ()))
     columns = Columns(true, pred, scores, features, id, path, text, slices, sample_weight, count)
     if multi_label:

@@ -83,7 +83,9 @@ def runs(side: str) -> list[str]:
     """The files of one side: paths, addresses and file patterns, separated by commas."""
     if os.path.exists(side):  # unlike Path.exists, no error for names that are too long
         return [side]
-    found = [file for part in side.split(",") if part.strip() for file in matching(part.strip())]
-    if not found:
-        raise InputError("BEFORE and AFTER must each name at least one prediction file, got an empty list")
-    return found
+    parts = [part.strip() for part in side.split(",")]
+    if not all(parts):
+        raise InputError(
+            f"BEFORE and AFTER must be prediction files separated by commas, got an empty name in {side!r}"
+        )
+    return [file for part in parts for file in matching(part)]

@@ -153,8 +153,9 @@ def _print(result: Measured, screen: Console) -> None:
         print_audit(result, screen)
 
 
-def check_output(out: Path | None, fail_if: Sequence[str] | None = None) -> None:
-    """Reject a folder that cannot be written and a condition that cannot be parsed before any work is done."""
+def check_output(out: Path | None, fail_if: Sequence[str] | None = None, below: float = 0.1) -> None:
+    """Reject a folder that cannot be written, a condition that cannot be parsed and a wrong limit before any work is done."""
+    from classgap.checks import fraction
     from classgap.measure.gate import parse
     from classgap.writing import check_folder
 
@@ -162,6 +163,7 @@ def check_output(out: Path | None, fail_if: Sequence[str] | None = None) -> None
         check_folder(out)
     for text in fail_if or ():
         parse(text)
+    fraction("--mislabelled-below", below)
 
 
 def apply_conditions(result: Measured, fail_if: Sequence[str]) -> None:

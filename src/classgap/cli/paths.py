@@ -10,9 +10,23 @@ from pathlib import Path
 from classgap.checks import InputError
 
 
+def check_filled(words: Sequence[str]) -> None:
+    """Refuse a command with an empty argument, which would mean the current folder: usually a variable is not set."""
+    for before, word in zip(("", *words), words, strict=False):
+        option, equals, value = word.partition("=")
+        if word and not (option.startswith("--") and equals and not value):
+            continue
+        place = option if word else before
+        name = f"the value of {place}" if place.startswith("--") else "an argument"
+        raise InputError(f"{name} is empty; is a variable not set? For the current folder write .")
+
+
 def matching(path: str) -> list[str]:
-    """An existing path or an address as it is; otherwise the files that match the pattern, sorted."""
-    if os.path.exists(path) or "://" in path or glob.escape(path) == path:
+    """An existing path or an address as it is; otherwise the files that match the pattern, sorted.
+
+    Only ``*`` and ``?`` make a pattern: a file that is called ``x[12].csv``, and is missing, must not give ``x1.csv``.
+    """
+    if os.path.exists(path) or "://" in path or not set(path) & set("*?"):
         return [path]
     found = sorted(glob.glob(path, recursive=True))
     if not found:

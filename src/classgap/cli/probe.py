@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from classgap.checks import InputError
+from classgap.checks import InputError, plain_value
 
 
 def probe(
@@ -88,11 +87,4 @@ def _axis(text: str) -> tuple[str, list[Any]]:
     name, equals, values = text.partition("=")
     if not equals or not values:
         raise InputError(f"--grid wants AXIS=VALUE,VALUE,…, got {text!r}; e.g. --grid lr=0.01,0.1,1")
-    return name.strip(), [_value(part.strip()) for part in values.split(",")]
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return text
+    return name.strip(), [plain_value(part.strip()) for part in values.split(",")]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import pickle
+import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from classgap.checks import InputError
+from classgap.checks import InputError, class_indices, reading
 from classgap.data.items import Array, FileOptions, Source
 from classgap.predictions.archives import read_npz
 from classgap.predictions.labels import check_names, names_of
@@ -93,7 +94,7 @@ def _read_idx(name: str, folder: Path, file: str) -> Array:
         shape = np.frombuffer(raw, ">u4", count=rank, offset=4)
         # A copy: torch wants arrays that can be written.
         return np.frombuffer(bytearray(raw), np.uint8, offset=4 + 4 * rank).reshape(shape)
-    except (OSError, EOFError, ValueError, IndexError) as error:
+    except (OSError, EOFError, ValueError, IndexError, zlib.error) as error:
         raise InputError(f"{path} is damaged or cut off ({error}); {_again(name)}") from error
 
 
@@ -108,15 +109,15 @@ def cifar10(root: Path, options: FileOptions) -> Source:
     """CIFAR-10 in its version for Python."""
     folder = root / "cifar-10-batches-py"
     train = [_unpickle("cifar10", folder / f"data_batch_{i}") for i in range(1, 6)]
-    names = _unpickle("cifar10", folder / "batches.meta")["label_names"]
-    return _cifar("cifar10", train, [_unpickle("cifar10", folder / "test_batch")], "labels", names)
+    test, meta = (_unpickle("cifar10", folder / file) for file in ("test_batch", "batches.meta"))
+    return _cifar("cifar10", folder, train, [test], "labels", (meta, "label_names"))
 
 
 def cifar100(root: Path, options: FileOptions) -> Source:
     """CIFAR-100 in its version for Python, with its 100 fine labels."""
     folder = root / "cifar-100-python"
     train, test, meta = (_unpickle("cifar100", folder / file) for file in ("train", "test", "meta"))
-    return _cifar("cifar100", [train], [test], "fine_labels", meta["fine_label_names"])
+    return _cifar("cifar100", folder, [train], [test], "fine_labels", (meta, "fine_label_names"))
 
 
 def cifar10_lt(root: Path, options: FileOptions) -> Source:
@@ -129,11 +130,15 @@ def cifar100_lt(root: Path, options: FileOptions) -> Source:
     return dataclasses.replace(cifar100(root, options), name="cifar100_lt", profile="exponential")
 
 
-def _cifar(name: str, train: list[Any], test: list[Any], key: str, class_names: list[str]) -> Source:
+def _cifar(name: str, folder: Path, train: list[Any], test: list[Any], key: str, meta: tuple[Any, str]) -> Source:
     arrays = []
-    for batches in (train, test):
-        arrays.append(np.concatenate([np.asarray(batch["data"]).reshape(-1, 3, 32, 32) for batch in batches]))
-        arrays.append(np.concatenate([np.asarray(batch[key]) for batch in batches]))
+    with reading(folder, f"the data set {name}"):
+        class_names = [str(label) for label in meta[0][meta[1]]]
+        for batches in (train, test):
+            images = [np.asarray(batch["data"], dtype=np.uint8).reshape(-1, 3, 32, 32) for batch in batches]
+            labels = np.concatenate([np.asarray(batch[key], dtype=np.int64) for batch in batches])
+            class_indices(key, labels, len(class_names), rows=sum(map(len, images)))
+            arrays += [np.concatenate(images), labels]
     x_train, y_train, x_test, y_test = arrays
     return _images(name, x_train, y_train, x_test, y_test, tuple(class_names), CIFAR_PIXELS, ("crop", "flip"))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from classgap.checks import InputError
+from classgap.checks import InputError, class_indices, reading, whole
 from classgap.data.items import Source
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bf16": torch.bfloat16}
@@ -70,19 +71,37 @@ def make_layout(tensors: dict[str, tuple[torch.dtype, tuple[int, ...]]], about: 
 
 def read_layout(path: Path) -> Layout:
     """The layout of a file of features; anything else is an error."""
-    try:
+    with reading(path, "a file of features, which classgap features writes"):
         with path.open("rb") as handle:
             (length,) = struct.unpack("<Q", handle.read(8))
             if length > 100_000_000:
                 raise ValueError("no header")
             header = json.loads(handle.read(length))
         layout = Layout(header, 8 + length)
-        complete = path.stat().st_size == layout.size and layout.about
-    except (ValueError, struct.error, UnicodeDecodeError, KeyError, AttributeError) as error:
-        raise InputError(f"{path} is no file of features, or it is damaged; write it with classgap features") from error
-    if not complete or "x_train" not in header:
-        raise InputError(f"{path} is no complete file of features; write it with classgap features")
+        if path.stat().st_size != layout.size or not layout.about:
+            raise InputError(f"{path} is no complete file of features; write it with classgap features")
+        _check_header(header, layout.about)
     return layout
+
+
+def _check_header(header: dict[str, Any], about: dict[str, Any]) -> None:
+    """Every tensor has the type and the shape of its part, and takes as many bytes as that."""
+    names = about["class_names"], about["fingerprint"], about["model"], about["data"]
+    if not all(isinstance(text, str) for text in (*names[0], *names[1:])):
+        raise TypeError("names must be text")
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        begin, end = entry["data_offsets"]
+        shape = [whole("shape", size, low=0) for size in entry["shape"]]
+        if begin < 0 or end - begin != math.prod(shape) * _CODES[entry["dtype"]].itemsize:
+            raise ValueError(f"{name} does not have the bytes of its shape {shape}")
+    for part in ("train", "test", *(["val"] if "x_val" in header else [])):
+        x, y = header[f"x_{part}"], header[f"y_{part}"]
+        if len(x["shape"]) != 2 or not x["dtype"].endswith(("F16", "F32")) or y["dtype"] != "I64":
+            raise ValueError(f"x_{part} and y_{part} must be a matrix and a vector, got {x} and {y}")
+        if y["shape"] != x["shape"][:1] or x["shape"][1] != header["x_train"]["shape"][1]:
+            raise ValueError(f"x_{part} and y_{part} have other shapes: {x['shape']}, {y['shape']}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +175,13 @@ def feature_source(name: str, path: Path) -> Source:
 
     def rows(part: str) -> tuple[FeatureRows, Any]:
         y = column(f"y_{part}")
-        names = json.loads(column(f"ids_{part}").tobytes()) if f"ids_{part}" in layout.header else None
+        class_indices(f"y_{part} in {path}", y, len(about["class_names"]), rows=len(y))
+        names = None
+        if f"ids_{part}" in layout.header:
+            with reading(path, "a file of features"):
+                names = [str(name) for name in json.loads(column(f"ids_{part}").tobytes())]
+                if len(names) != len(y):
+                    raise ValueError(f"ids_{part} has {len(names)} entries for {len(y)} samples")
         return FeatureRows(path, f"x_{part}", np.arange(len(y)), names), y
 
     x_train, y_train = rows("train")

@@ -227,7 +227,7 @@ def _lines(path: Path) -> list[str]:
 def _json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read ({error}); restore it, or prepare the data set again") from error
 
 

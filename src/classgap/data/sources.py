@@ -62,6 +62,8 @@ def load_source(name: str, *, files: FileOptions | None = None, encode: Encode |
 
 def own_listing(name: str) -> Path | None:
     """The folder, table or list of samples that ``name`` is the path of; ``None`` for a known name and for an archive."""
+    if not name.strip():
+        raise InputError("data must be the name or path of a data set, got an empty text (is a variable not set?)")
     if name in SOURCES or name.startswith(("npz:", "dataset:")) or not _is_path(name):
         return None
     place = _own_path(name)

@@ -14,7 +14,7 @@ from torch import nn
 from classgap import __version__
 from classgap.batchstats import is_distributed
 from classgap.batchstats.collectives import all_reduce_sum, rank_and_world
-from classgap.checks import InputError
+from classgap.checks import InputError, reading
 from classgap.heads import FeatureTap
 from classgap.losses import ClassLoss
 from classgap.losses.wrapper import WrapperLoss
@@ -84,13 +84,16 @@ def load_criterion(criterion: ClassLoss, folder: str | Path) -> None:
             f"{source} has no {STATE}, so the state of {criterion.name} cannot be restored; it was saved without classgap: start "
             "a new run from its weights instead of resuming"
         )
-    saved = json.loads((source / CONFIG).read_text(encoding="utf-8"))
-    if (saved["loss"], saved["num_classes"]) != (criterion.name, criterion.num_classes):
+    with reading(source / CONFIG, "the settings of a loss"):
+        saved = json.loads((source / CONFIG).read_text(encoding="utf-8"))
+        name, count = saved["loss"], saved["num_classes"]
+    if (name, count) != (criterion.name, criterion.num_classes):
         raise InputError(
-            f"{source} holds the state of {saved['loss']} for {saved['num_classes']} classes, but the criterion is "
-            f"{criterion.name} for {criterion.num_classes}; resume with the loss of that run"
+            f"{source} holds the state of {name} for {count} classes, but the criterion is {criterion.name} for "
+            f"{criterion.num_classes}; resume with the loss of that run"
         )
-    criterion.load_state_dict(load_file(source / STATE))
+    with reading(source / STATE, "the state of this loss"):
+        criterion.load_state_dict(load_file(source / STATE))
 
 
 def settings(criterion: ClassLoss) -> dict[str, Any]:

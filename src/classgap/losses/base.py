@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from classgap.batchstats import is_distributed
-from classgap.checks import InputError, number, one_of
+from classgap.checks import InputError, number, one_of, whole
 from classgap.losses.batch import LossBatch
 from classgap.losses.options import IGNORED, Reduction, check_weight, in_all_rows, kept_rows, smoothed_target
 from classgap.losses.recomputation import is_repeated_forward
@@ -21,6 +21,7 @@ from classgap.losses.tensor_checks import (
     check_experts,
     check_features,
     check_finite,
+    check_index,
     check_logits,
     check_target,
     check_tensors,
@@ -100,7 +101,9 @@ class ClassLoss(nn.Module):
         prior = None if counts is None else (counts / counts.sum()).log().float()
         self.register_buffer("log_prior", prior, persistent=False)
         self.reduction: Reduction = one_of("reduction", reduction, get_args(Reduction))
-        self.ignore_index = ignore_index
+        self.ignore_index = (
+            None if ignore_index is None else whole("ignore_index", ignore_index, low=-(2**63), high=2**63 - 1)
+        )
         self.label_smoothing = number("label_smoothing", label_smoothing, low=0.0, high=1.0)
         self._check_options(weighted=weight is not None)
         weights = None if weight is None else check_weight(weight, num_classes)
@@ -309,7 +312,7 @@ class ClassLoss(nn.Module):
         for need, value in (("features", features), ("index", batch.index), ("epoch", batch.epoch)):
             if value is None and need in needs:
                 raise InputError(f"{self.name} needs {need}: call criterion(logits, target, {need}=…)")
-        samples = logits.shape[0]
+        samples = logits.shape[0] if logits.dim() else 0
         if "experts" in needs:
             check_experts(logits, features, self.experts, self.name)
             logits, features = logits.flatten(0, 1), None if features is None else features.flatten(0, 1)
@@ -322,6 +325,9 @@ class ClassLoss(nn.Module):
         if features is not None:
             check_features(features, logits.shape[0])
             self.check_values(features)
+        check_index(batch.index, samples)
+        if batch.epoch is not None and not torch.compiler.is_compiling():
+            whole("epoch", batch.epoch, low=0)
         if "cosine_head" in needs:
             check_cosines(logits, self.name)
 

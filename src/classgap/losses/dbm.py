@@ -12,7 +12,7 @@ from typing import Literal, Unpack, get_args
 import torch
 from torch import Tensor
 
-from classgap.checks import InputError, number, one_of
+from classgap.checks import InputError, flag, number, one_of
 from classgap.losses.batch import LossBatch
 from classgap.losses.class_weights import ClassWeightedLoss, WeightNorm
 from classgap.losses.cosine_margin import add_angle, cosine_margin_ce, of_target
@@ -154,8 +154,8 @@ class DBMLoss(ClassWeightedLoss):
         k_m, tau = number("k_m", k_m, low=0.0), number("tau", tau, low=0.0)
         self.variant: Variant = variant
         self.instance: Instance = instance
-        self.monotone = monotone
-        self.detach_difficulty = detach_difficulty
+        self.monotone = flag("monotone", monotone)
+        self.detach_difficulty = flag("detach_difficulty", detach_difficulty)
         margins = dbm_margins(self.class_counts, k_m, tau, ref)
         if float(margins.max()) > math.pi / 2:  # twice the margin, for the hardest samples, must stay below π
             raise InputError(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from classgap.batchstats import all_reduce_sum
-from classgap.checks import InputError, number, one_of
+from classgap.checks import InputError, flag, number, one_of
 from classgap.losses.base import TrainingPass
 from classgap.losses.class_robust import ClassRobustLoss, class_loss_sums, losses_by_label
 from classgap.losses.options import LossOptions
@@ -122,7 +122,7 @@ class FairDROLoss(ClassRobustLoss):
     ) -> None:
         super().__init__(num_classes, class_counts=class_counts, **options)
         self.rho = number("rho", rho, low=0.0)
-        self.project = project
+        self.project = flag("project", project)
         self.update = one_of("update", update, ("step", "epoch"))
         self.decay = number("decay", decay, low=0.0, high=1.0)
         self.epochs = number("epochs", epochs, low=1)

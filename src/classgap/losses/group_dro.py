@@ -9,7 +9,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from classgap.checks import InputError, number
+from classgap.checks import InputError, flag, number
 from classgap.losses.class_robust import ClassRobustLoss
 from classgap.losses.options import LossOptions
 from classgap.registry import Float, method
@@ -66,7 +66,7 @@ class GroupDROLoss(ClassRobustLoss):
         self.adjustment = number("adjustment", adjustment, low=0.0)
         if adjustment and class_counts is None:
             raise InputError("adjustment needs class_counts, the number of training samples of each class")
-        self.strict = strict
+        self.strict = flag("strict", strict)
         self.register_buffer("log_q", torch.full((num_classes,), -math.log(num_classes)))
 
     @property

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from classgap.batchstats import gather_rows, gather_with_gradient
-from classgap.checks import number, one_of
+from classgap.checks import flag, number, one_of
 from classgap.losses.base import ClassLoss
 from classgap.losses.batch import LossBatch
 from classgap.losses.logit_adjusted import logit_adjusted_cross_entropy
@@ -119,7 +119,7 @@ class LADELoss(ClassLoss):
         self.lam = number("lam", lam, low=0.0)
         one_of("importance", importance, ("scored", "label"))
         self.importance: Importance = importance
-        self.mask_absent = mask_absent
+        self.mask_absent = flag("mask_absent", mask_absent)
 
     def per_sample(self, batch: LossBatch) -> Tensor:
         return logit_adjusted_cross_entropy(batch.logits, batch.target, self.log_prior, reduction="none")

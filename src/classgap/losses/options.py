@@ -67,7 +67,8 @@ def kept_rows(batch: LossBatch, ignore_index: int | None, views: int) -> Tensor 
     rows must not depend on the data.
     """
     target = batch.target
-    if ignore_index is None or target.dim() != 1 or target.shape[0] != len(batch) or torch.compiler.is_compiling():
+    aligned = target.dim() == 1 and batch.logits.dim() > 0 and len(target) == len(batch)
+    if ignore_index is None or not aligned or torch.compiler.is_compiling():
         return None
     if not (as_array(target) == ignore_index).any():
         return None

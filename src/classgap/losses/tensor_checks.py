@@ -43,6 +43,17 @@ def check_logits(logits: Tensor, num_classes: int) -> None:
         raise InputError(f"logits must be floating point, got {logits.dtype}; call .float()")
 
 
+def check_index(index: Tensor | None, num_samples: int) -> None:
+    """``(N,)`` whole numbers, or None."""
+    if index is None:
+        return
+    if tuple(index.shape) != (num_samples,) or index.is_floating_point() or index.is_complex():
+        raise InputError(
+            f"index must be ({num_samples},), the position of each sample in the training set, got shape "
+            f"{tuple(index.shape)} of {index.dtype}"
+        )
+
+
 def check_experts(logits: Tensor, features: Tensor | None, experts: int, method: str) -> None:
     """``(N, M, K)`` logits of M experts, and ``(N, M, d)`` features where given."""
     if logits.dim() != 3 or logits.shape[1] != experts:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from types import NoneType
 from typing import Any, ClassVar
 
 from torch import Tensor
 
+from classgap.checks import InputError, shown
 from classgap.losses.base import ClassLoss, TrainingPass
 from classgap.losses.batch import LossBatch
 from classgap.registry import get
@@ -44,6 +46,8 @@ class WrapperLoss(ClassLoss):
     ) -> None:
         self._needs: frozenset[str] = type(self).method.needs
         super().__init__(num_classes, class_counts=class_counts, **options)
+        if not isinstance(base_params, (Mapping, NoneType)):
+            raise InputError(f"base_params must be a mapping from parameter to value, got {shown(base_params)}")
         self.base: ClassLoss = get("loss", base).build(
             num_classes=num_classes, class_counts=class_counts, **dict(base_params or {})
         )

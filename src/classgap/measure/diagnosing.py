@@ -70,8 +70,8 @@ def score_sections(samples: Predictions | None, num_classes: int, confidence: fl
 
 
 def threshold_of(samples: Predictions | None, confidence: float) -> threshold_table.Threshold | None:
-    """Accuracy of both classes by threshold; None unless there are two classes and scores."""
-    if samples is None or samples.scores is None or samples.num_classes != 2:
+    """Accuracy of both classes by threshold; None unless there are two classes with samples, and scores."""
+    if samples is None or samples.scores is None or samples.num_classes != 2 or len(np.unique(samples.y_true)) < 2:
         return None
     positive = 1 if samples.positive is None else samples.positive
     kind = str(samples.scores_kind)

@@ -54,6 +54,7 @@ _CLASS = re.compile(r"(?:class|label)\[(?P<class>.*)\](?P<rest>(?:\.\w+)*)")
 _SLICE = re.compile(r"slice\[(?P<column>[^=]+)=(?P<slice>.*)\](?P<rest>(?:\.\w+)*)")
 _ANY_SLICE = re.compile(r"\s*any\s+slice\s+worse\s*")
 _ANY_CLASS = re.compile(r"\s*any\s+(?P<kind>class|label)\s+(?P<what>worsened|improved)\s*")
+_SHARES = ("accuracy", "before", "after", "precision", "f1")
 _DEFAULTS = ("value", "after", "kind")  # the entry that an incomplete name means
 
 
@@ -126,6 +127,8 @@ def _judge(tree: Mapping[str, Any], condition: Condition) -> Outcome:
     bound = condition.bound
     if isinstance(bound, str):
         _check_verdict(tree, condition)
+    else:
+        _check_reachable(tree, condition.text, condition.name, condition.operator, bound)
     if value is None:
         reason = f"{condition.name} is undefined here (there are no samples to measure it)"
         return Outcome(condition.text, True, f"failed: {reason}, so {condition.text!r} cannot be ruled out")
@@ -138,6 +141,26 @@ def _judge(tree: Mapping[str, Any], condition: Condition) -> Outcome:
     return Outcome(
         condition.text, failed, f"{'failed' if failed else 'passed'}: {condition.name} is {shown}, {relation}"
     )
+
+
+def _check_reachable(tree: Mapping[str, Any], text: str, name: str, sign: str, bound: float) -> None:
+    """A condition on an accuracy, or on its change, must be able to fire: it lies between 0 and 1, a change between -1 and 1."""
+    first, *rest = name.partition("]")[2].split(".") if name.startswith(("class[", "label[")) else name.split(".")
+    shares = first in {**tree.get("groups", {}), **tree.get("metrics", {})} or first in ("groups", "metrics")
+    if not shares and not (name.startswith(("class[", "label[")) and (not rest or rest[-1] in _SHARES)):
+        return
+    low, high = (-1 if "delta" in rest else 0), 1
+    never = {
+        "<": bound <= low,
+        "<=": bound < low,
+        ">": bound >= high,
+        ">=": bound > high,
+        "==": not low <= bound <= high,
+    }
+    if never.get(sign, False):
+        raise InputError(
+            f"{text!r} can never be true, since {name} lies between {low} and {high}; write 0.6 or 60% for 60 percent"
+        )
 
 
 def _check_verdict(tree: Mapping[str, Any], condition: Condition) -> None:

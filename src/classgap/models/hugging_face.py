@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from classgap.checks import InputError
+from classgap.checks import InputError, reading
 from classgap.data.images import IMAGENET_PIXELS
 from classgap.heads import find_head
 from classgap.models.built import Built, Pixels, Shape, published
@@ -227,7 +227,10 @@ def _config(name: str) -> Any:
 
 def _pooling(name: str) -> dict[str, Any] | None:
     path = Path(name).expanduser() / _POOLING
-    return json.loads(path.read_text()) if path.is_file() else None
+    if not path.is_file():
+        return None
+    with reading(path, "the description of a pooling layer"):
+        return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
 def _first(error: Exception) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from classgap import __version__
-from classgap.checks import InputError
+from classgap.checks import InputError, one_of, reading
 from classgap.posthoc.estimators.base import PostHocMethod
 from classgap.posthoc.estimators.lowest_cost import LowestCost
 from classgap.writing import replacing_entries, write
@@ -39,8 +39,8 @@ def save(method: PostHocMethod, folder: str | Path) -> Path:
         "parameters": method.get_params(deep=False),
         "classes": method.classes_.tolist(),
         "scores_kind": method.scores_kind_,
-        "sha256": hashlib.sha256(arrays).hexdigest(),
     }
+    settings["sha256"] = _digest(arrays, settings)
     with replacing_entries(folder, (SETTINGS, ARRAYS)) as temporary:
         write(temporary / ARRAYS, arrays)
         write(temporary / SETTINGS, json.dumps(settings, indent=2) + "\n")
@@ -57,22 +57,35 @@ def load(folder: str | Path) -> PostHocMethod:
     missing = [name for name in (SETTINGS, ARRAYS) if not (source / name).is_file()]
     if missing:
         raise InputError(f"{source} contains no saved method: {' and '.join(missing)} missing")
-    try:
-        settings: dict[str, Any] = json.loads((source / SETTINGS).read_text(encoding="utf-8"))
-        name, parameters, classes = settings["method"], settings["parameters"], settings["classes"]
-        kind, digest = settings["scores_kind"], settings["sha256"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{source / SETTINGS} is damaged, or was written by another version of classgap: {error!r}"
-        ) from None
     arrays = (source / ARRAYS).read_bytes()
-    if hashlib.sha256(arrays).hexdigest() != digest:
-        raise InputError(
-            f"{source / ARRAYS} does not match {SETTINGS} in the same folder, or is damaged; save the method again"
+    with reading(source / SETTINGS, "the settings of a saved method"):
+        settings: dict[str, Any] = json.loads((source / SETTINGS).read_text(encoding="utf-8"))
+        digest = settings.pop("sha256")
+        # Earlier versions protected the arrays alone.
+        if digest not in (_digest(arrays, settings), hashlib.sha256(arrays).hexdigest()):
+            raise InputError(
+                f"{source / ARRAYS} does not match {SETTINGS} in the same folder, or is damaged; save the method again"
+            )
+        name, parameters = settings["method"], settings["parameters"]
+        found = _NOT_DECLARED.get(name)
+        method: PostHocMethod = (
+            registry.get("posthoc", name).build(**parameters) if found is None else found(**parameters)
         )
-    found = _NOT_DECLARED.get(name)
-    method: PostHocMethod = registry.get("posthoc", name).build(**parameters) if found is None else found(**parameters)
-    method.classes_, method.scores_kind_ = np.asarray(classes), kind
-    for learned, array in safetensors.numpy.load(arrays).items():
-        setattr(method, learned, array)
+        method.classes_ = np.asarray(settings["classes"])
+        if method.classes_.ndim != 1 or len(set(settings["classes"])) < len(method.classes_):
+            raise ValueError("classes must be a list of different labels")
+        method.scores_kind_ = one_of("scores_kind", settings["scores_kind"], ("logits", "probabilities"))
+    with reading(source / ARRAYS, "the arrays of a saved method"):
+        loaded = safetensors.numpy.load(arrays)
+        if set(loaded) != set(method.learned):
+            raise ValueError(f"{name} has the arrays {', '.join(method.learned)}, got {', '.join(loaded)}")
+        for learned, array in loaded.items():
+            if np.isnan(array).any():
+                raise ValueError(f"{learned} holds nan")
+            setattr(method, learned, array)
     return method
+
+
+def _digest(arrays: bytes, settings: dict[str, Any]) -> str:
+    """The hash of arrays and settings; a change of either is noticed."""
+    return hashlib.sha256(arrays + json.dumps(settings, sort_keys=True).encode()).hexdigest()

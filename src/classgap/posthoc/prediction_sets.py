@@ -12,7 +12,7 @@ from scipy.special import softmax
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from classgap.checks import InputError, fraction
+from classgap.checks import InputError, float_vector, fraction, one_of, reading
 from classgap.measure.diagnostics.prediction_sets import thresholds
 from classgap.posthoc.held_out import Array, check_scores, kind_of_scores, label_columns
 from classgap.predictions.predictions import ScoreKind
@@ -76,13 +76,12 @@ class PredictionSets(BaseEstimator):  # type: ignore[misc]
     @classmethod
     def load(cls, path: str | Path) -> PredictionSets:
         """The thresholds that :meth:`save` wrote."""
-        try:
+        with reading(path, "a file of prediction sets of classgap"):
             content: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
-            found = cls(coverage=content["coverage"])
-            found.scores_kind_ = content["scores_kind"]
-            found.classes_, found.threshold_ = np.asarray(content["classes"]), np.asarray(content["threshold"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{path} holds no prediction sets of classgap: {error!r}") from None
+            found = cls(coverage=fraction("coverage", content["coverage"]))
+            found.scores_kind_ = one_of("scores_kind", content["scores_kind"], ("logits", "probabilities"))
+            found.classes_ = np.asarray(content["classes"])
+            found.threshold_ = float_vector("threshold", content["threshold"], length=len(found.classes_))
         return found
 
     def _probabilities(self, matrix: Array) -> Array:

@@ -22,10 +22,14 @@ from classgap.predictions.side_files import counts_in_order
 
 @dataclass(frozen=True)
 class Source:
-    """Origin of the arrays, for error messages: the name of each array there, and how the user gives class names."""
+    """Origin of the arrays: for messages the name of each array there, and how the user gives class names.
+
+    ``numbered`` says that the score columns are numbered, so that numbers among the labels are positions.
+    """
 
     titles: Mapping[str, str]
     names_option: str
+    numbered: bool = False
 
     def title(self, role: str) -> str:
         return self.titles.get(role, role)
@@ -156,7 +160,9 @@ def encode(
     width = None if scores is None else scores.shape[1]
     roles = [role for role in ("y_true", "y_pred") if role in arrays]
     distinct = [(source.title(role), _distinct(arrays[role])) for role in roles]
-    classes, coders, notes = resolve_classes(distinct, names=names, width=width, option=source.names_option)
+    classes, coders, notes = resolve_classes(
+        distinct, names=names, width=width, option=source.names_option, numbered=source.numbered
+    )
     codes = {role: coder(arrays[role]) for role, coder in zip(roles, coders, strict=True)}
     predicted, differing = _predicted(codes.get("y_pred"), scores)
     if single and "y_pred" not in arrays:  # a probability of exactly 0.5 is positive, as everywhere with a threshold

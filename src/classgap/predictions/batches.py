@@ -18,7 +18,7 @@ from classgap.predictions.binary import two_columns, two_names
 from classgap.predictions.labels import LabelCoder, resolve_classes
 from classgap.predictions.predictions import Predictions, ScoreKind
 from classgap.predictions.side_files import counts_in_order
-from classgap.predictions.tables import Table, collect, label_values, sample_values, score_matrix
+from classgap.predictions.tables import Table, collect, in_order_of, label_values, sample_values, score_matrix
 
 MOST_SCORES = 100_000_000
 """Scores (rows × classes) beyond which a table that is not in memory is measured in batches."""
@@ -153,11 +153,15 @@ def open_batches(table: Table, class_names: Sequence[str] | None, train_counts: 
     if counts.sum() == 0:
         raise InputError("the predictions must have at least one row, got none")
     labels = [label_values(groups[name], name, counts) for name in columns]
+    if found.spelled is not None and names is not None and set(found.spelled) == set(names):
+        table = replace(table, columns=replace(found, scores=in_order_of(names, found, labels)))
     notes: tuple[str, ...] = ()
     if single:
         names, notes = two_names(labels, names, f"column {found.scores[0]!r}")
     distinct = [(f"column {name!r}", np.unique(values)) for name, values in zip(columns, labels, strict=True)]
-    classes, coders, more = resolve_classes(distinct, names=names, width=width, option=table.names_option)
+    classes, coders, more = resolve_classes(
+        distinct, names=names, width=width, option=table.names_option, numbered=found.numbered
+    )
     support = np.zeros(len(classes), dtype=np.int64)
     np.add.at(support, coders[0](labels[0]), counts)
     batches = Batches(table, classes, tuple(coders), support, single, place)

@@ -61,6 +61,12 @@ class Found:
     spelled: list[str] | None
     count: str | None = None
 
+    @property
+    def numbered(self) -> bool:
+        """Whether the score columns are numbered, so that numbers among the labels are positions."""
+        ordered = all(name.endswith(str(k)) for k, name in enumerate(self.scores))
+        return self.spelled is None and len(self.scores) > 1 and ordered
+
 
 def find_columns(available: Sequence[str], columns: Columns, place: str) -> Found:
     """The columns of a table by role; ``place`` is the name of the table in error messages."""

@@ -45,6 +45,7 @@ def resolve_classes(
     names: Sequence[str] | None = None,
     width: int | None = None,
     option: str = "class_names",
+    numbered: bool = False,
 ) -> tuple[tuple[str, ...], list[LabelCoder], tuple[str, ...]]:
     """Class names, one coder per label column, and notes about assumptions.
 
@@ -53,6 +54,7 @@ def resolve_classes(
         names: Class names in index order. Labels stored as whole numbers are indices into ``names``; if some cannot be
             indices, they are names. Labels stored as text, as in every CSV file, are names; if some are not names, they are
             indices.
+        numbered: Labels stored as text that can be indices are indices too, since the score columns are numbered.
         width: Number of score columns. With it and without ``names``, labels must be column indices of the scores.
         option: How the user gives class names, for messages: an argument or a command-line option.
     Example:
@@ -76,7 +78,7 @@ def resolve_classes(
         index, notes = [shared] * len(labels), _spelled_alike(classes)
     else:
         classes = check_names(names, width)
-        index, notes = _index_by_name(distinct, labels, classes, option)
+        index, notes = _index_by_name(distinct, labels, classes, option, numbered)
     if len(classes) > MAX_CLASSES:
         raise InputError(
             f"{distinct[0][0]} has {len(classes):,} distinct values, more than the {MAX_CLASSES:,} classes that "
@@ -231,7 +233,7 @@ def _refuse_disjoint(distinct: Sequence[tuple[str, NDArray[Any]]], labels: list[
 
 
 def _index_by_name(
-    distinct: Sequence[tuple[str, NDArray[Any]]], labels: list[list[Any]], names: list[str], option: str
+    distinct: Sequence[tuple[str, NDArray[Any]]], labels: list[list[Any]], names: list[str], option: str, numbered: bool
 ) -> tuple[list[dict[Any, int]], tuple[str, ...]]:
     """Index of every label in each column, and a note if numbers can be read in two ways."""
     by_name = {name: k for k, name in enumerate(names)}
@@ -249,7 +251,7 @@ def _index_by_name(
         if not (can_be_indices or can_be_names):
             wanted = "there are {} class names, so a number must be an index from 0 to {} or a class name"
             _check_indices([(title, values)], [column], len(names), wanted, option)
-        stored_as_text = values.dtype.kind not in "iubf"
+        stored_as_text = values.dtype.kind not in "iubf" and not numbered
         as_names = can_be_names and (stored_as_text or not can_be_indices)
         indices.append({n: by_name[str(n)] if as_names else n for n in column})
         if can_be_indices and can_be_names and any(by_name[str(n)] != n for n in column):

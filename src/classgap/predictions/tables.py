@@ -89,13 +89,28 @@ def encode_rows(table: Table, class_names: Sequence[str] | None, train_counts: A
     )
     rows = collect(table.data.select(*wanted))
     arrays = {role: label_values(rows[name], name) for role, name in single.items()}
-    arrays |= {role: score_matrix(rows, names) for role, names in wide.items() if names}
+    names = found.spelled if class_names is None else class_names
+    if found.spelled is not None and names is not None and set(found.spelled) == set(names):
+        wide["scores"] = in_order_of(names, found, list(arrays.values()))
+    arrays |= {role: score_matrix(rows, columns) for role, columns in wide.items() if columns}
     samples = {name: sample_values(rows[column], name) for name, column in found.samples.items()}
     titles = {role: f"column {name!r}" for role, name in single.items()}
     titles |= {role: f"column {columns[0]!r}" for role, columns in wide.items() if len(columns) == 1}
-    names = class_names if class_names is not None else found.spelled
-    source = Source(titles, table.names_option)
+    source = Source(titles, table.names_option, found.numbered)
     return encode(arrays, source, columns=samples, names=names, train_counts=train_counts)
+
+
+def in_order_of(names: Sequence[str], found: Found, columns: Sequence[NDArray[Any]]) -> list[str]:
+    """The score columns, whose suffixes are class names, in the order of the names that were given."""
+    assert found.spelled is not None
+    for labels in columns if list(names) != found.spelled else ():
+        numbers = set(map(str, np.unique(labels))) - set(names)
+        if numbers:
+            raise InputError(
+                f"the class names and the score columns {found.scores[0]!r} … are in different order, so the label "
+                f"{min(numbers)!r} can mean two classes; give the names in the order of the columns, or leave them out"
+            )
+    return [found.scores[found.spelled.index(name)] for name in names]
 
 
 def label_values(column: Any, name: str, counts: NDArray[np.int64] | None = None) -> NDArray[Any]:

@@ -132,7 +132,7 @@ class JobFolder:
         """What went wrong with the job in this session."""
         if not self.failure.exists():
             return None
-        with contextlib.suppress(ValueError, KeyError):
+        with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
             noted = json.loads(self.failure.read_text())
             return str(noted["error"]) if noted["session"] == session else None
         return None

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap.checks import InputError
+from classgap.checks import InputError, reading
 from classgap.suites.jobs import Job, JobFolder, job_key
 from classgap.suites.records import placed_records, write_archive
 from classgap.training.config import TrainConfig
@@ -177,11 +177,9 @@ def read_results(paths: Iterable[Path]) -> dict[str, Result]:
     found: dict[str, Result] = {}
     for path in paths:
         for place, record in placed_records(path):
-            try:
+            with reading(place, "a result of `classgap bench`"):
                 result = Result.from_record(record)
-            except (KeyError, TypeError, ValueError) as error:
-                raise InputError(f"{place} is no result of `classgap bench` ({error})") from error
-            found.setdefault(result.key, result)
+                found.setdefault(result.key, result)
     return found
 
 
@@ -195,7 +193,7 @@ def append_results(path: Path, results: Sequence[Result]) -> int:
         raise InputError(f"the results file {path} is a folder; name a file, e.g. {path / 'results.jsonl'}")
     path.parent.mkdir(parents=True, exist_ok=True)
     with _locked(path):
-        present = {record["key"] for _, record in placed_records(path)}
+        present = {record.get("key") for _, record in placed_records(path)}
         fresh = {r.key: r for r in results if r.key not in present}
         text = "".join(json.dumps(result.to_record()) + "\n" for result in fresh.values())
         if text:
@@ -233,11 +231,15 @@ def _mend_end(handle: Any) -> None:
     try:
         json.loads(content[whole:])
         handle.write(b"\n")
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         handle.truncate(whole)
 
 
 def collect_done(jobs: Sequence[Job], out: Path) -> list[Result]:
     """Results in the folders of finished jobs, for a results file that was lost, or that a crash kept from growing."""
-    markers = (JobFolder(out, job).done for job in jobs)
-    return [Result.from_record(json.loads(marker.read_text())) for marker in markers if marker.exists()]
+    found = []
+    for marker in (JobFolder(out, job).done for job in jobs):
+        if marker.exists():
+            with reading(marker, "the result of a job"):
+                found.append(Result.from_record(json.loads(marker.read_text())))
+    return found

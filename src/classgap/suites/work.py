@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +25,7 @@ from classgap.training.epoch import read_log
 from classgap.training.loop import DivergedError, Trainer, TrainProgress
 from classgap.training.run import start
 from classgap.training.stages.base import SharedRuns
-from classgap.writing import replacing, write
+from classgap.writing import write
 
 Watch = Callable[[float], None]
 
@@ -83,8 +84,9 @@ def keep_best(trainer: Trainer, folder: Path) -> None:
 
 
 def _save_weights(trainer: Trainer, path: Path) -> None:
-    with replacing(path) as temporary:
-        torch.save({"model": trainer.model.state_dict(), "criterion": trainer.criterion.state_dict()}, temporary)
+    content = io.BytesIO()  # torch would report a full disk as an error of its archive
+    torch.save({"model": trainer.model.state_dict(), "criterion": trainer.criterion.state_dict()}, content)
+    write(path, content.getvalue())
 
 
 def _candidates(trainer: Trainer, folder: Path) -> Iterator[EpochResult]:

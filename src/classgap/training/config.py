@@ -13,7 +13,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from classgap.checks import LARGEST_SEED, InputError, did_you_mean, fraction, number, one_of, shown, whole
+from classgap.checks import (
+    LARGEST_SEED,
+    InputError,
+    did_you_mean,
+    fraction,
+    number,
+    one_of,
+    plain_value,
+    reading,
+    shown,
+    whole,
+)
 from classgap.training.average_config import AverageConfig
 
 Precision = Literal["32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true"]
@@ -263,6 +274,8 @@ class TrainConfig:
             key, equals, text = assignment.partition("=")
             if not equals:
                 raise InputError(f"--set wants key=value, got {assignment!r}; e.g. --set optim.lr=0.05")
+            if not text.strip():
+                raise InputError(f"--set {key}= has no value; is a variable not set? Write {key}=none for nothing")
             _assign(tree, key.strip(), text.strip())
         return TrainConfig.from_dict(tree)
 
@@ -308,10 +321,8 @@ def read_run(folder: Path) -> TrainConfig | None:
     path = folder / "run.json"
     if not path.exists():
         return None
-    try:
-        return TrainConfig.from_dict(json.loads(path.read_text())["config"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} cannot be read ({error}); restore it or choose another folder") from error
+    with reading(path, "the description of a run"):
+        return TrainConfig.from_dict(json.loads(path.read_text(encoding="utf-8"))["config"])
 
 
 # Written only where they differ from the defaults, so that a setting of a later version does not rename the runs of earlier ones.
@@ -382,10 +393,10 @@ def _assign(tree: dict[str, Any], key: str, text: str) -> None:
     rest = rest or "name"
     inner = _hints(cls)  # type: ignore[arg-type]
     if "params" in inner and rest != "name":
-        tree[section]["params"][rest.removeprefix("params.")] = _parse_free(text)
+        tree[section]["params"][rest.removeprefix("params.")] = plain_value(text)
     elif f"{rest.partition('.')[0]}_params" in inner and "." in rest:
         part, _, parameter = rest.partition(".")
-        tree[section][f"{part}_params"][parameter] = _parse_free(text)
+        tree[section][f"{part}_params"][parameter] = plain_value(text)
     elif rest not in inner or rest.endswith("_params"):
         raise InputError(did_you_mean(key, _settings(), what="setting"))
     else:
@@ -443,11 +454,3 @@ def _parse(key: str, hint: Any, text: str) -> Any:
     except ValueError as error:
         wanted = "a whole number" if hint is int else "a number"
         raise InputError(f"{key} must be {wanted}, got {shown(text)}") from error
-
-
-def _parse_free(text: str) -> Any:
-    """A method's parameter: a JSON value where it is one, else the text."""
-    try:
-        return json.loads({"True": "true", "False": "false", "None": "null", "none": "null"}.get(text, text))
-    except (ValueError, RecursionError):  # also numbers with thousands of digits, and deeply nested lists
-        return text

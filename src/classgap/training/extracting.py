@@ -27,7 +27,7 @@ from classgap.models.weights import weights_file
 from classgap.training.build import for_network
 from classgap.training.config import TrainConfig, read_run
 from classgap.training.outputs import chunk_size
-from classgap.training.predictor import load_run
+from classgap.training.predictor import find_device, load_run
 from classgap.training.run import open_data
 from classgap.writing import naming, replace_file, write
 
@@ -74,11 +74,11 @@ def features(
         watch: Called with the number of finished samples and of all.
     """
     one_of("dtype", dtype, DTYPES)
-    path = Path(out)
+    path, where = Path(out), find_device(device)
     if path.suffix != ".safetensors":
         raise InputError(f"--out must end in .safetensors, got {path.name!r}")
     network, normalise, sets, notes, weights = _open(model, data, settings, workers)
-    network.to(device).eval()
+    network.to(where).eval()
     splits = {"train": sets.train, **({} if sets.val is None else {"val": sets.val}), "test": sets.test}
     head: Any = network.head
     about: dict[str, Any] = {
@@ -95,7 +95,7 @@ def features(
         _write_labels(file, splits)
         for x, begin, part in _chunks(splits, resumed, batch or chunk_size(sets.in_shape)):
             with torch.no_grad():
-                found = network(normalise(x.to(device)))[1]
+                found = network(normalise(x.to(where)))[1]
             file.add(f"x_{part}", begin, found.to("cpu", DTYPES[dtype]))
             if watch is not None:
                 watch(file.done, total)
@@ -184,7 +184,7 @@ class _Unfinished:
 
     def _found(self) -> int:
         """Finished samples of an earlier attempt at the same file."""
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
             note = json.loads(self.note.read_text())
             if note["fingerprint"] == self.fingerprint and self.part.stat().st_size == self.layout.size:
                 return int(note["done"])

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from classgap import posthoc
-from classgap.checks import InputError
+from classgap.checks import InputError, reading
 from classgap.data import (
     Encode,
     Expected,
@@ -31,6 +31,7 @@ from classgap.data import (
 from classgap.models import text_encoder
 from classgap.posthoc import PostHocMethod
 from classgap.predictions import Predictions
+from classgap.predictions.labels import check_names
 from classgap.training.build import Network
 from classgap.training.config import PredictConfig, TrainConfig, read_run
 from classgap.training.outputs import SplitOutputs, chunk_size, last_layer, scores_and_features
@@ -57,10 +58,10 @@ class Predictor:
         network: Network,
         data: TrainingData,
         correction: PostHocMethod | None,
-        device: str,
+        device: torch.device,
         encode: Encode | None = None,
     ) -> None:
-        self.config, self.device, self.correction = config, torch.device(device), correction
+        self.config, self.device, self.correction = config, device, correction
         self.class_names, self.train_counts = data.class_names, data.class_counts.numpy()
         own = config.data
         files = FileOptions(own.size, own.resize, None, own.test_fraction, interpolation=own.interpolation)
@@ -180,6 +181,17 @@ class Predictor:
         return scores, features
 
 
+def find_device(name: str) -> torch.device:
+    """The device of this name, if torch can compute there."""
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).cpu()
+    except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:  # without its library, an assertion
+        reason = " ".join(str(error).split())[:160]
+        raise InputError(f"device must be cpu, or cuda or mps where there is one, got {name!r} ({reason})") from None
+    return device
+
+
 def load_run(folder: str | Path, *, device: str = "cpu") -> Predictor:
     """The trained classifier of a finished run, ready to predict.
 
@@ -187,7 +199,7 @@ def load_run(folder: str | Path, *, device: str = "cpu") -> Predictor:
         folder: Folder of a run of :func:`classgap.train` or ``classgap train``.
         device: Where it computes, as torch names it.
     """
-    place = Path(folder)
+    place, where = Path(folder), find_device(device)
     config = read_run(place)
     if config is None:
         raise InputError(f"there is no run in {place}: it lacks run.json")
@@ -198,7 +210,7 @@ def load_run(folder: str | Path, *, device: str = "cpu") -> Predictor:
     correction = posthoc.load(place) if (place / "method.json").exists() else None
     model = without_pretraining(config, place).model
     encode = text_encoder(model.name, model.tokens)
-    return Predictor(config, network, data, correction, device, encode)
+    return Predictor(config, network, data, correction, where, encode)
 
 
 def predict(run: str | Path | Predictor, data: Any, labels: Any = None, **options: Any) -> Predictions:
@@ -209,22 +221,24 @@ def predict(run: str | Path | Predictor, data: Any, labels: Any = None, **option
 
 def _data_of(folder: Path) -> TrainingData:
     """What a network is built from: shapes, classes and counts, without any samples."""
-    about = json.loads((folder / "run.json").read_text()).get("data")
-    if about is None:
-        raise InputError(
-            f"{folder / 'run.json'} does not say what the data were like: an earlier version wrote it; train again"
+    with reading(folder / "run.json", "the description of a run"):
+        about = json.loads((folder / "run.json").read_text(encoding="utf-8")).get("data")
+        if about is None:
+            raise InputError(
+                f"{folder / 'run.json'} does not say what the data were like: an earlier version wrote it; train again"
+            )
+        counts = torch.tensor(about["train_counts"])
+        labels = torch.repeat_interleave(torch.arange(len(counts)), counts)
+        nothing = torch.empty((0, *about["in_shape"]), dtype=torch.uint8)
+        names = tuple(check_names(about["class_names"], len(counts)))
+        return TrainingData(
+            name=str(about["name"]),
+            train=Split(nothing, labels),
+            val=None,
+            test=Split(nothing, labels[:0]),
+            class_names=names,
+            mean=tuple(map(float, about["mean"])),
+            std=tuple(map(float, about["std"])),
+            augment=(),
+            split_hash="",
         )
-    counts = torch.tensor(about["train_counts"])
-    labels = torch.repeat_interleave(torch.arange(len(counts)), counts)
-    nothing = torch.empty((0, *about["in_shape"]), dtype=torch.uint8)
-    return TrainingData(
-        name=about["name"],
-        train=Split(nothing, labels),
-        val=None,
-        test=Split(nothing, labels[:0]),
-        class_names=tuple(about["class_names"]),
-        mean=tuple(about["mean"]),
-        std=tuple(about["std"]),
-        augment=(),
-        split_hash="",
-    )

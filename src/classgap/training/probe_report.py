@@ -19,7 +19,9 @@ from classgap.measure.statistics.groups import THIRDS, thirds
 from classgap.training.config import TrainConfig
 from classgap.training.epoch import accuracy_by_class
 from classgap.training.outputs import SplitOutputs
-from classgap.writing import write
+from classgap.writing import replacing_entries, write
+
+WRITTEN = ("grid.csv", "head.safetensors", "predictions_val.npz", "predictions_test.npz")
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,12 +114,12 @@ class ProbeReport:
         """Write ``grid.csv``, and of the best head its layer (``head.safetensors``) and predictions (``predictions_….npz``)."""
         import polars as pl
 
-        place = Path(folder)
         chosen = self.best(by)
-        write(place / "grid.csv", pl.DataFrame(self.rows).write_csv())
         layer = {"weight": chosen.weight} | ({} if chosen.bias is None else {"bias": chosen.bias})
         about = {"settings": json.dumps(self.settings(chosen)), "class_names": json.dumps(self.data.class_names)}
-        write(place / "head.safetensors", save({name: t.contiguous() for name, t in layer.items()}, about))
-        for part in ("val", "test"):
-            self.outputs(chosen, part).write(place / f"predictions_{part}.npz")
-        return place
+        with replacing_entries(folder, WRITTEN) as place:
+            write(place / "grid.csv", pl.DataFrame(self.rows).write_csv())
+            write(place / "head.safetensors", save({name: t.contiguous() for name, t in layer.items()}, about))
+            for part in ("val", "test"):
+                self.outputs(chosen, part).write(place / f"predictions_{part}.npz")
+        return Path(folder)

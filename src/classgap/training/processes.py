@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,8 @@ from classgap.training.sharding import is_sharded
 
 _GRACE_SECONDS = 10.0
 _NEEDED = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")
+_FIRST_PROCESS = "CLASSGAP_FIRST_PROCESS"
+_LOOK_SECONDS = 0.5
 
 
 class LostProcessError(InputError):
@@ -48,6 +51,31 @@ def resolve_size(devices: str | int | None, nodes: int | None) -> tuple[str | in
             f"environment (missing here: {', '.join(missing)}); see docs/many_devices.md"
         )
     return size[0] if devices is None else devices, nodes
+
+
+@contextlib.contextmanager
+def starting_together() -> Iterator[None]:
+    """Within this block the processes of a run find each other; those that the first one has started end if it ends.
+
+    They would wait half an hour for it otherwise. Launchers such as torchrun end the others themselves.
+    """
+    first, done = os.environ.get(_FIRST_PROCESS), threading.Event()
+    if first is None:  # this is the first one; the others inherit its environment
+        os.environ[_FIRST_PROCESS] = str(os.getpid())
+    else:
+        threading.Thread(target=_end_without, args=(int(first), done), daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
+        os.environ.pop(_FIRST_PROCESS, None)
+
+
+def _end_without(first: int, done: threading.Event) -> None:
+    while not done.wait(_LOOK_SECONDS):
+        if os.getppid() != first:
+            print("classgap: the first process of this run has ended; start the run again", file=sys.stderr, flush=True)
+            os._exit(2)
 
 
 @contextlib.contextmanager

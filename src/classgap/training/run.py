@@ -22,7 +22,7 @@ from classgap.training.lock import lock_folder, release_unused
 from classgap.training.loop import Trainer, Watcher
 from classgap.training.outputs import SplitOutputs
 from classgap.training.precision import require_precision
-from classgap.training.processes import resolve_size, watching_processes
+from classgap.training.processes import resolve_size, starting_together, watching_processes
 from classgap.training.recipes import load_recipe
 from classgap.training.sharding import ShardedStrategy
 from classgap.training.stages.base import SharedRuns, open_run
@@ -130,7 +130,8 @@ def start(
     fabric = _fabric(config, *resolve_size(devices, nodes), accelerator, strategy)
     if fabric.device.type == "cpu":
         require_precision(config.precision)
-    fabric.launch()
+    with starting_together():
+        fabric.launch()
     if workers is None and data is None:
         workers = default_workers(fabric.world_size)
     encode = text_encoder(config.model.name, config.model.tokens)

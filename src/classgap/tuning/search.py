@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from classgap.checks import InputError, number, whole
+from classgap.checks import InputError, number, reading, whole
 from classgap.measure.statistics.metrics import evaluate
 from classgap.registry import Space
 from classgap.training import TrainConfig, train
@@ -183,8 +183,11 @@ class _Search:
         path = self.folder / "study.json"
         if not path.exists():
             return {**about, "processes": 0}
-        stated: dict[str, Any] = json.loads(path.read_text())
-        if any(stated[key] != json.loads(json.dumps(value)) for key, value in about.items()):
+        with reading(path, "the description of a study"):
+            stated: dict[str, Any] = json.loads(path.read_text())
+            same = all(stated[key] == json.loads(json.dumps(value)) for key, value in about.items())
+            stated["processes"] = whole("processes", stated["processes"], low=0)
+        if not same:
             raise InputError(f"{self.folder} holds a study of another run or search space; choose another folder")
         return stated
 
@@ -201,7 +204,11 @@ class _Search:
         if not path.exists():
             plain = dataclasses.replace(self.config, method=MethodConfig(), stage=PartConfig(), wrapper=PartConfig())
             write(path, json.dumps(self._measured(plain, self.folder / "reference", None)) + "\n")
-        found: dict[str, float] = json.loads(path.read_text())
+        with reading(path, "the result of the reference"):
+            found: dict[str, float] = {
+                name: number(name, json.loads(path.read_text())[name], low=0.0, high=1.0)
+                for name in ("hard", "overall")
+            }
         self.tell(f"cross-entropy: hard {found['hard']:.1%}, overall {found['overall']:.1%} on validation data")
         return found
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from classgap import registry
-from classgap.checks import InputError
+from classgap.checks import InputError, plain_value
 from classgap.registry import Choice, Float, Int, Space
 from classgap.training.config import TrainConfig
 
@@ -50,7 +51,7 @@ def _parse(text: str) -> tuple[str, Space]:
     if not equals or not values:
         raise InputError(f"--space must be like optim.lr=0.01:0.3:log or method.c_bar=1,2,3, got {text!r}")
     if ":" not in values:
-        options = tuple(_value(option) for option in values.split(","))
+        options = tuple(plain_value(option) for option in values.split(","))
         return setting, Choice(options, options[0])
     low, high, *scale = values.split(":")
     try:
@@ -58,20 +59,18 @@ def _parse(text: str) -> tuple[str, Space]:
         bounds = (int(low), int(high)) if whole else (float(low), float(high))
     except ValueError:
         bounds = (1, 0)
-    if bounds[0] >= bounds[1] or scale not in ([], ["log"]) or (scale and bounds[0] <= 0):
+    if (
+        not all(map(math.isfinite, bounds))
+        or bounds[0] >= bounds[1]
+        or scale not in ([], ["log"])
+        or (scale and bounds[0] <= 0)
+    ):
         raise InputError(
             f"--space {text!r} must be a range low:high or low:high:log with low below high (above 0 for log)"
         )
     if whole:
         return setting, Int(int(bounds[0]), int(bounds[1]), int(bounds[0]), log=bool(scale))
     return setting, Float(float(bounds[0]), float(bounds[1]), float(bounds[0]), log=bool(scale))
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return text
 
 
 def suggest(trial: Any, space: Mapping[str, Space]) -> dict[str, Any]:
