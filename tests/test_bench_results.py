@@ -65,7 +65,7 @@ def test_a_torn_line_is_mended(done: Any, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="line 1, cannot be read"):
         read_results([path])
     path.write_text('{"key": 1}\n')
-    with pytest.raises(InputError, match="line 1, is no result"):
+    with pytest.raises(InputError, match="line 1, is not a result"):
         read_results([path])
 
 

@@ -236,7 +236,7 @@ def test_a_finished_or_foreign_run_is_not_overwritten(tmp_path: Path) -> None:
     _fit(tmp_path, resume=True)  # nothing left to do
     assert (tmp_path / "model.safetensors").read_bytes() == before
     (tmp_path / "run.json").write_text("{")
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="is not the description of a run"):
         _fit(tmp_path, resume=True)
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="is a file"):
@@ -260,12 +260,10 @@ def test_a_diverging_run_keeps_its_last_good_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"not finite in epoch \d.*lower optim\.lr"):
         _fit(tmp_path, "optim.lr=1e30", "checkpoint_steps=1")
     saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
-    assert all(torch.isfinite(v) for v in saved["meter"]["losses"].values())
+    assert np.isfinite(list(saved["meter"]["losses"].values())).all()
 
 
-@pytest.mark.parametrize(
-    "options", [{"devices": "zero"}, {"strategy": "dpd"}, {"strategy": "fsdp"}], ids=lambda o: "-".join(o.values())
-)
+@pytest.mark.parametrize("options", [{"devices": "zero"}, {"strategy": "dpd"}], ids=lambda o: "-".join(o.values()))
 def test_devices_that_do_not_exist(tmp_path: Path, options: dict[str, str]) -> None:
     with pytest.raises(InputError, match="cannot be combined"):
         _fit(tmp_path / "run", **options)

@@ -217,7 +217,7 @@ class _Draws:
         index = self.index(step)
         made = input_rows(len(index), *self.made)
         rows = index[made]
-        if isinstance(self.x, Tensor) and not any(self.policies):  # nothing is random
+        if isinstance(self.x, Tensor) and not any(self.policies) and self.others is None:  # nothing is random
             return [self.x.index_select(0, rows.to(self.x.device))] * len(self.policies)
         generator = torch.Generator().manual_seed(self.seed_of(step))
         shape = len(self.policies), len(index)

@@ -139,7 +139,8 @@ class EpochMeter:
             together = torch.cat(features)
             features, group = [gather_rows(together)], gather_rows(group.to(together.device)).cpu()
         if len(group):
-            self._add_features([part for part in features if len(part)], group)
+            with np.errstate(invalid="ignore", over="ignore"):  # batches that are not finite are left out
+                self._add_features([part for part in features if len(part)], group)
 
     def _add_features(self, features: list[Tensor], group: Tensor) -> None:
         """Add the features of one batch after the other; rows of a group are of one class in one batch."""
