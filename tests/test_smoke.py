@@ -17,7 +17,7 @@ SMALL = [
 # Batches of 8 × 2 samples; the others need nothing.
 SAMPLER_SETTINGS = {"p_by_q": ["sampler.classes=8", "sampler.samples=2"]}
 STAGE_SETTINGS = {
-    "add_samples": ["data.profile=balanced", "data.imbalance=1", "data.spare=10"],
+    "add_samples": ["data.profile=balanced", "data.imbalance=1", "data.spare=5"],
     "ensemble_teacher": ["method=distillation", "stage.members=2"],
 }
 
