@@ -137,7 +137,7 @@ class GMLLoss(TaughtLoss):
     When to use: long-tailed data and a trained teacher, usually larger than the student.
     Expect: on balanced data the effect of distillation; on long tails what balanced softmax on cosines gives, and
     what a good teacher and different views add to it.
-    Pitfalls: train the teacher first and pass it to :meth:`bind_teacher`; the loop must call :meth:`observe` with the inputs
+    Pitfalls: train the teacher first and pass it to ``bind_teacher``; the loop must call :meth:`observe` with the inputs
     of each batch; a teacher trained with plain cross-entropy passes on its preference for frequent classes; teacher and
     student see the same view here, where the release uses three, and its projections have BatchNorm; the parameters of the
     loss must be in the optimiser. Distillation at temperature 4 has four times the gradient of the cosines, which are large

@@ -37,7 +37,7 @@ class Ensemble(nn.Module):
 
     Args:
         members: Networks that return ``(scores (N, K), features (N, d))``.
-        combine: What is averaged, see :func:`mean_scores`.
+        combine: What is averaged, see ``mean_scores``.
     """
 
     def __init__(self, members: Iterable[nn.Module], combine: Combination = "probabilities") -> None:

@@ -79,7 +79,7 @@ class Published:
             classes with many, medium or few training samples, ``many-shot``, ``medium-shot`` or ``few-shot``; ``class NAME``.
         std: Standard deviation over runs in points, of the same.
         note: In which respect the printed number may not belong to this variant.
-        measures: What is printed beside accuracies, by the names of :mod:`classgap.suites.measures`; in its own unit.
+        measures: What is printed beside accuracies, by the names of ``classgap.suites.measures``; in its own unit.
         absent: Why this cannot be run here, where the variant is not one of the suite.
     """
 

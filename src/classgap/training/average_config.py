@@ -10,7 +10,7 @@ from classgap.checks import InputError, number
 
 @dataclass(frozen=True)
 class AverageConfig:
-    """The results are those of an average of the weights over the steps of the training; see :mod:`classgap.training.averaging`.
+    """The results are those of an average of the weights over the steps of the training; see ``classgap.training.averaging``.
 
     Attributes:
         name: ``ema`` for an exponential average, ``swa`` for an equal one over the last part of the training.
