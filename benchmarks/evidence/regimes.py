@@ -22,7 +22,7 @@ REGIMES = (
     (
         "Remedies besides a loss",
         "remedies:hidden layer",
-        "frozen image features, CIFAR-100, hidden layer, 100 samples per class; costs: see [evidence_runs.md](evidence_runs.md)",
+        "frozen image features, CIFAR-100, hidden layer, 100 samples per class; costs: see the page of all runs",
     ),
     ("Fine-tuning on images", "finetune:EfficientNet-Lite0", "CIFAR-100 at 64 pixels, 100 training images per class"),
     ("From scratch, small network", "cifar100:wrn-10-1", "CIFAR-100, 100 training images per class"),
