@@ -51,7 +51,6 @@ LEFT_OUT = (
     "strength 2",
     "p=",
 )
-COLLAPSED = 0.01  # of the norm of the features under cross-entropy
 
 
 def regime_tables(found: Found) -> str:
