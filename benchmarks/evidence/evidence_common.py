@@ -204,3 +204,45 @@ KEY_VARIANTS = (
     COMPACT,
     CONSTANT,
 )
+
+
+# Members of ensembles have the seeds of the re-run, so an ensemble of 2 costs nothing more than both rows.
+_TOGETHER = ("stage.seed_step=1000",)
+
+
+def remedies(epochs: int) -> tuple[Variant, ...]:
+    """What may close the gap on images besides a loss. Costs of training and of prediction are in runs of cross-entropy."""
+    views = "predict.augment=flip"
+
+    def ensemble(members: int, *settings: str, note: str) -> Variant:
+        with_views = ", flipped views" if settings else ""
+        return Variant(
+            f"cross_entropy, ensemble of {members}{with_views}",
+            settings=("stage=ensemble", f"stage.members={members}", *_TOGETHER, *settings),
+            note=note,
+        )
+
+    return (
+        Variant(
+            "cross_entropy, flipped views",
+            settings=(views,),
+            note="mean over image and mirror image; cost 1, prediction 2",
+        ),
+        ensemble(2, note="cost 2, prediction 2"),
+        ensemble(3, note="cost 3, prediction 3"),
+        ensemble(3, views, note="cost 3, prediction 6"),
+        Variant(
+            "cross_entropy, 3 × the epochs",
+            settings=(f"epochs={3 * epochs}",),
+            note="control of ensembles of 3: the same cost of training",
+        ),
+        Variant(
+            "distillation of an ensemble of 3",
+            "distillation",
+            settings=("stage=ensemble_teacher", "stage.members=3", *_TOGETHER),
+            note="one network that learns from the ensemble; cost 4, prediction 1",
+        ),
+        Variant("cross_entropy, EMA", settings=("average=ema",), note="exponential average of the weights; cost 1"),
+        Variant("cross_entropy + mixup", settings=("mix=mixup",), note="cost 1"),
+        DIALLED[0],
+    )
