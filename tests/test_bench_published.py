@@ -15,7 +15,7 @@ import classgap
 from bench_suite import SUITE_FILE, tiny
 from classgap.checks import InputError
 from classgap.cli.app import app
-from classgap.suites import RULES, Published
+from classgap.suites import RULES, Published, load_suite
 from classgap.suites.published import measured, published_tables
 
 
@@ -88,3 +88,25 @@ def test_the_command_shows_them_before_anything_has_run(tmp_path: Path, monkeypa
     shown = CliRunner().invoke(app, ["bench", "mine.py", "--tables-only"])
     assert shown.exit_code == 0
     assert "| mr2     | Table 9      | not run | 61.9 |" in shown.stdout
+
+
+def test_rows_not_run_state_command_and_cost(done: Any) -> None:
+    suite, _, results = done
+    task = dataclasses.replace(suite.tasks[0], cost="about 2 minutes of one A100")
+    suite = dataclasses.replace(suite, tasks=(task, *suite.tasks[1:]), published=(row(), row("mr2")))
+    (known,) = published_tables(suite, results)
+    assert "A100" not in known.caption
+    (unknown,) = published_tables(suite, {key: run for key, run in results.items() if run.variant == "erm"})
+    assert f'classgap bench {suite.name} --only "{task.name}/VARIANT" --seeds 0. ' in unknown.caption
+    assert "needs about 2 minutes of one A100 (an estimate)" in unknown.caption
+
+
+def test_every_table_of_the_papers_states_its_cost() -> None:
+    costs = {
+        (name, task.name): task.cost
+        for name in ("mr2", "mr2_large", "dbm", "marc_large")
+        for task in load_suite(name).tasks
+    }
+    assert all("of one A100, assuming" in cost for cost in costs.values())
+    assert costs["mr2", "ResNet-32"].startswith("about 17 minutes")  # 300 × 50 000 / 15 000 seconds
+    assert costs["mr2_large", "RN-50 from scratch"].startswith("about 43 hours")  # 300 × 1 281 167 / 2 500 seconds

@@ -48,9 +48,9 @@ def published_tables(
             if row.task == task.name and (variant is not None or (row.absent and fits(row, only))):
                 rows.append(_Line(row, *_runs(task, variant, results, suite.seeds if seeds is None else seeds)))
         if accuracies := [line for line in rows if line.row.accuracy]:
-            tables.append(_accuracies(task, accuracies, rule))
+            tables.append(_accuracies(suite, task, accuracies, rule))
         if measures := [line for line in rows if line.row.measures]:
-            tables.append(_measures(task, measures))
+            tables.append(_measures(suite, task, measures))
     return tables
 
 
@@ -78,7 +78,7 @@ def _runs(
     return f"{len(whole)}" if whole else "diverged" if any(runs) else NOT_RUN, whole
 
 
-def _accuracies(task: Task, lines: Sequence[_Line], rule: EpochRule) -> Table:
+def _accuracies(suite: Suite, task: Task, lines: Sequence[_Line], rule: EpochRule) -> Table:
     metrics = tuple(dict.fromkeys(metric for line in lines for metric in line.row.accuracy))
     decimals = max(1, _decimals(value for line in lines for value in line.row.accuracy.values()))
 
@@ -91,10 +91,10 @@ def _accuracies(task: Task, lines: Sequence[_Line], rule: EpochRule) -> Table:
         f"number is the published one of a variant that was {NOT_RUN}. Thirds by each run's own ranking, groups of classes by "
         f"their number of training samples. Epoch of the own runs: {rule.meaning}."
     )
-    return _table(f"{task.name}: published numbers", caption, lines, metrics, cell)
+    return _table(f"{task.name}: published numbers", caption + _how_to_run(suite, task, lines), lines, metrics, cell)
 
 
-def _measures(task: Task, lines: Sequence[_Line]) -> Table:
+def _measures(suite: Suite, task: Task, lines: Sequence[_Line]) -> Table:
     metrics = tuple(dict.fromkeys(metric for line in lines for metric in line.row.measures))
 
     def cell(line: _Line, metric: str) -> str:
@@ -108,7 +108,17 @@ def _measures(task: Task, lines: Sequence[_Line]) -> Table:
         "after the last epoch (difference); ± is the standard deviation over runs. A single number is the published one of a "
         f"variant that was {NOT_RUN}, or was run before this was measured. Groups are means over classes."
     )
-    return _table(f"{task.name}: published measures", caption, lines, metrics, cell)
+    return _table(f"{task.name}: published measures", caption + _how_to_run(suite, task, lines), lines, metrics, cell)
+
+
+def _how_to_run(suite: Suite, task: Task, lines: Sequence[_Line]) -> str:
+    """Command and cost of the rows that could be run and were not."""
+    if not task.cost or all(line.state != NOT_RUN or line.row.absent for line in lines):
+        return ""
+    return (
+        f' Command of a row that was {NOT_RUN}: classgap bench {suite.name} --only "{task.name}/VARIANT" --seeds 0. A run of '
+        f"cross-entropy needs {task.cost} (an estimate); methods with several views or stages need more."
+    )
 
 
 def _table(

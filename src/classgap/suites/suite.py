@@ -31,12 +31,14 @@ class Task:
 
     Attributes:
         quick: Whether the runs are short ones on a stand-in, see :meth:`Suite.quickened`.
+        cost: What one run of a plain method needs, shown beside published numbers that were not run.
     """
 
     name: str
     config: TrainConfig
     note: str = ""
     quick: bool = False
+    cost: str = ""
 
 
 @dataclass(frozen=True)

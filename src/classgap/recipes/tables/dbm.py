@@ -13,6 +13,7 @@ are only in the picture; those here surround the published setting.
 from __future__ import annotations
 
 from classgap.recipes.tables.common import ERM, RERUN, printed, printed_by_task, tail
+from classgap.recipes.tables.costs import with_costs
 from classgap.suites import Published, Suite, Variant
 
 AUGMENT = "data.augment=crop,flip,autoaugment,cutout"
@@ -35,28 +36,32 @@ COMPONENTS: dict[str, dict[str, object]] = {
 def suite() -> Suite:
     pairs = [(Variant(m.upper(), m, settings=s), Variant(f"DBM-{m.upper()}", m, INSIDE, s)) for m, s in FURTHER.items()]
     smaller = "the margin of the released code where its flag is not set"
-    return Suite(
-        "dbm",
-        tasks=tuple(tail(data, imbalance, *RECIPE) for data in ("cifar10", "cifar100") for imbalance in (100, 50, 10)),
-        variants=(
-            ERM,
-            RERUN,
-            Variant("LDAM", "ldam", LDAM, note="as by its authors: largest margin 0.5"),
-            Variant("LDAM, margin 0.1", "ldam", SMALL_LDAM, note=smaller),
-            Variant("DBM-CE", "dbm"),
-            Variant("CE-DRW", "drw"),
-            Variant("LDAM-DRW", "drw", {"base": "ldam", "base_params": LDAM}),
-            Variant("LDAM-DRW, margin 0.1", "drw", {"base": "ldam", "base_params": SMALL_LDAM}, note=smaller),
-            Variant("DBM-DRW", "drw", {"base": "dbm"}),
-            Variant("BS", "balanced_softmax"),
-            Variant("DBM-BS", "dbm", {"variant": "bs"}),
-            *(variant for pair in pairs for variant in pair),
-            *(analysed(v, name, **params) for v in ("ce", "bs") for name, params in COMPONENTS.items()),
-            *(analysed("bs", f"K_m={k_m:g}", k_m=k_m) for k_m in K_MS),
-            *(analysed("bs", f"τ={tau:g}", tau=tau) for tau in TAUS),
-        ),
-        published=published(),
-        about=__doc__.split("\n", 1)[0],
+    return with_costs(
+        Suite(
+            "dbm",
+            tasks=tuple(
+                tail(data, imbalance, *RECIPE) for data in ("cifar10", "cifar100") for imbalance in (100, 50, 10)
+            ),
+            variants=(
+                ERM,
+                RERUN,
+                Variant("LDAM", "ldam", LDAM, note="as by its authors: largest margin 0.5"),
+                Variant("LDAM, margin 0.1", "ldam", SMALL_LDAM, note=smaller),
+                Variant("DBM-CE", "dbm"),
+                Variant("CE-DRW", "drw"),
+                Variant("LDAM-DRW", "drw", {"base": "ldam", "base_params": LDAM}),
+                Variant("LDAM-DRW, margin 0.1", "drw", {"base": "ldam", "base_params": SMALL_LDAM}, note=smaller),
+                Variant("DBM-DRW", "drw", {"base": "dbm"}),
+                Variant("BS", "balanced_softmax"),
+                Variant("DBM-BS", "dbm", {"variant": "bs"}),
+                *(variant for pair in pairs for variant in pair),
+                *(analysed(v, name, **params) for v in ("ce", "bs") for name, params in COMPONENTS.items()),
+                *(analysed("bs", f"K_m={k_m:g}", k_m=k_m) for k_m in K_MS),
+                *(analysed("bs", f"τ={tau:g}", tau=tau) for tau in TAUS),
+            ),
+            published=published(),
+            about=__doc__.split("\n", 1)[0],
+        )
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from classgap.recipes.tables.common import ERM, RERUN, absent, printed
+from classgap.recipes.tables.costs import with_costs
 from classgap.recipes.tables.dbm import LDAM
 from classgap.suites import Published, Suite, Task, Variant
 from classgap.training.recipes import load_recipe
@@ -23,27 +24,29 @@ QUOTE = "quoted from another paper, with its settings"
 
 def suite() -> Suite:
     imagenet = load_recipe("dbm_imagenet_lt")
-    return Suite(
-        "dbm_large",
-        tasks=(
-            Task(R50, imagenet),
-            Task(RX50, imagenet.override(["model=timm:resnext50_32x4d"])),
-            Task(INAT, load_recipe("dbm_inat18")),
-        ),
-        variants=(
-            ERM,
-            RERUN,
-            *(Variant(name, settings=(f"stage={stage}", *held_out(stage))) for name, stage in STAGES.items()),
-            Variant("LDAM-DRW", "drw", {"base": "ldam", "base_params": LDAM}),
-            Variant("CE-DRW", "drw"),
-            Variant("BS", "balanced_softmax"),
-            Variant("BCL", "bcl"),
-            Variant("GML", "gml"),
-            Variant("DBM-BCL", "bcl", INSIDE),
-            Variant("DBM-GML", "gml", INSIDE),
-        ),
-        published=published(),
-        about=(__doc__ or "").split("\n", 1)[0],
+    return with_costs(
+        Suite(
+            "dbm_large",
+            tasks=(
+                Task(R50, imagenet),
+                Task(RX50, imagenet.override(["model=timm:resnext50_32x4d"])),
+                Task(INAT, load_recipe("dbm_inat18")),
+            ),
+            variants=(
+                ERM,
+                RERUN,
+                *(Variant(name, settings=(f"stage={stage}", *held_out(stage))) for name, stage in STAGES.items()),
+                Variant("LDAM-DRW", "drw", {"base": "ldam", "base_params": LDAM}),
+                Variant("CE-DRW", "drw"),
+                Variant("BS", "balanced_softmax"),
+                Variant("BCL", "bcl"),
+                Variant("GML", "gml"),
+                Variant("DBM-BCL", "bcl", INSIDE),
+                Variant("DBM-GML", "gml", INSIDE),
+            ),
+            published=published(),
+            about=(__doc__ or "").split("\n", 1)[0],
+        )
     )
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 
 from classgap.recipes.tables.common import ERM, RERUN, absent, printed, printed_by_task, tail
+from classgap.recipes.tables.costs import with_costs
 from classgap.suites import Suite, Task, Variant
 
 STEPS, BATCH = 13_000, 512
@@ -50,33 +51,41 @@ def marc(name: str, gamma: float, *tasks: str) -> Variant:
 
 
 def suite() -> Suite:
-    return Suite(
-        "marc",
-        tasks=tuple(long_tail(data, imbalance) for data, imbalance in IMAGES),
-        variants=(
-            ERM,
-            RERUN,
-            Variant("class-balanced sampling", settings=("sampler=class_balanced",)),
-            Variant("class-balanced weights", "class_balanced", {"beta": 1 - 1e-7}, note="inverse class counts"),
-            Variant("class-balanced loss", "class_balanced"),
-            Variant("focal", "focal"),
-            Variant("LADE", "lade"),
-            Variant("LDAM", "ldam"),
-            Variant("EQL", "eql"),
-            Variant("balanced softmax", "balanced_softmax"),
-            *(Variant(name, settings=(f"stage={stage}", PASSES)) for name, stage in STAGES.items()),
-            Variant("τ-norm", settings=("stage=tau_norm", "data.val_fraction=0.1"), note=TAU),
-            marc("MARC", 1.2),
-            *(marc(f"MARC, γ={gamma:g}", gamma, ANALYSED) for gamma in GAMMAS),
-        ),
-        published=(
-            *printed_by_task("Table 2", [f"CIFAR-{k}-LT {n}" for k in (10, 100) for n in (100, 200)], TABLE_2),
-            *printed(ANALYSED, "Table 7", {"MARC": 47.1}, note="the same run as in Tables 2 and 6, which have 47.4"),
-            *printed(ANALYSED, "section 4.4", {"MARC, γ=0": 45.2}),
-            *(absent(f"CIFAR-{k}-LT 100", name, "Table 2", row[k]) for name, row in OTHERS.items() for k in (10, 100)),
-            *(absent(ANALYSED, f"MARC after CIFAR-100-LT {n}", "Table 7", v, why=TWO) for n, v in TABLE_7.items()),
-        ),
-        about=__doc__.split("\n", 1)[0],
+    return with_costs(
+        Suite(
+            "marc",
+            tasks=tuple(long_tail(data, imbalance) for data, imbalance in IMAGES),
+            variants=(
+                ERM,
+                RERUN,
+                Variant("class-balanced sampling", settings=("sampler=class_balanced",)),
+                Variant("class-balanced weights", "class_balanced", {"beta": 1 - 1e-7}, note="inverse class counts"),
+                Variant("class-balanced loss", "class_balanced"),
+                Variant("focal", "focal"),
+                Variant("LADE", "lade"),
+                Variant("LDAM", "ldam"),
+                Variant("EQL", "eql"),
+                Variant("balanced softmax", "balanced_softmax"),
+                *(Variant(name, settings=(f"stage={stage}", PASSES)) for name, stage in STAGES.items()),
+                Variant("τ-norm", settings=("stage=tau_norm", "data.val_fraction=0.1"), note=TAU),
+                marc("MARC", 1.2),
+                *(marc(f"MARC, γ={gamma:g}", gamma, ANALYSED) for gamma in GAMMAS),
+            ),
+            published=(
+                *printed_by_task("Table 2", [f"CIFAR-{k}-LT {n}" for k in (10, 100) for n in (100, 200)], TABLE_2),
+                *printed(
+                    ANALYSED, "Table 7", {"MARC": 47.1}, note="the same run as in Tables 2 and 6, which have 47.4"
+                ),
+                *printed(ANALYSED, "section 4.4", {"MARC, γ=0": 45.2}),
+                *(
+                    absent(f"CIFAR-{k}-LT 100", name, "Table 2", row[k])
+                    for name, row in OTHERS.items()
+                    for k in (10, 100)
+                ),
+                *(absent(ANALYSED, f"MARC after CIFAR-100-LT {n}", "Table 7", v, why=TWO) for n, v in TABLE_7.items()),
+            ),
+            about=__doc__.split("\n", 1)[0],
+        )
     )
 
 

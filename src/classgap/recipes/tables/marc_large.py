@@ -9,6 +9,7 @@ fitted exactly instead of by SGD, LWS and DisAlign with a ridge of 0.1 towards n
 from __future__ import annotations
 
 from classgap.recipes.tables.common import ERM, RERUN, absent, printed
+from classgap.recipes.tables.costs import with_costs
 from classgap.suites import Published, Suite, Task, Variant
 from classgap.training.recipes import load_recipe
 
@@ -19,28 +20,32 @@ PASSES = "stage.passes=10"
 
 def suite() -> Suite:
     plain = {name: load_recipe(recipe).override(["stage=none"]) for name, recipe in RECIPES.items()}
-    return Suite(
-        "marc_large",
-        tasks=tuple(Task(name, config) for name, config in plain.items()),
-        variants=(
-            ERM,
-            RERUN,
-            Variant("focal", "focal", tasks=(IMAGENET, PLACES)),
-            Variant("Seesaw", "seesaw", tasks=(IMAGENET,)),
-            Variant("class-balanced loss", "class_balanced", tasks=(INAT,)),
-            Variant("LDAM", "ldam", tasks=(INAT,)),
-            Variant("balanced softmax", "balanced_softmax"),
-            Variant("LADE", "lade"),
-            Variant("τ-norm", settings=("stage=tau_norm",), tasks=(IMAGENET, PLACES), note="τ by the validation part"),
-            Variant("τ-norm, tenth", settings=("stage=tau_norm", "data.val_fraction=0.1"), tasks=(INAT,), note=TAU),
-            Variant("cRT", settings=("stage=crt", PASSES), tasks=(IMAGENET,)),
-            Variant("LWS", settings=("stage=lws", PASSES)),
-            Variant("DisAlign", settings=("stage=disalign", PASSES)),
-            Variant("causal norm", settings=("model.head=causal",)),
-            *(marc(name, passes) for name, passes in ((IMAGENET, 10), (PLACES, 10), (INAT, 30))),
-        ),
-        published=published(),
-        about=(__doc__ or "").split("\n", 1)[0],
+    return with_costs(
+        Suite(
+            "marc_large",
+            tasks=tuple(Task(name, config) for name, config in plain.items()),
+            variants=(
+                ERM,
+                RERUN,
+                Variant("focal", "focal", tasks=(IMAGENET, PLACES)),
+                Variant("Seesaw", "seesaw", tasks=(IMAGENET,)),
+                Variant("class-balanced loss", "class_balanced", tasks=(INAT,)),
+                Variant("LDAM", "ldam", tasks=(INAT,)),
+                Variant("balanced softmax", "balanced_softmax"),
+                Variant("LADE", "lade"),
+                Variant(
+                    "τ-norm", settings=("stage=tau_norm",), tasks=(IMAGENET, PLACES), note="τ by the validation part"
+                ),
+                Variant("τ-norm, tenth", settings=("stage=tau_norm", "data.val_fraction=0.1"), tasks=(INAT,), note=TAU),
+                Variant("cRT", settings=("stage=crt", PASSES), tasks=(IMAGENET,)),
+                Variant("LWS", settings=("stage=lws", PASSES)),
+                Variant("DisAlign", settings=("stage=disalign", PASSES)),
+                Variant("causal norm", settings=("model.head=causal",)),
+                *(marc(name, passes) for name, passes in ((IMAGENET, 10), (PLACES, 10), (INAT, 30))),
+            ),
+            published=published(),
+            about=(__doc__ or "").split("\n", 1)[0],
+        )
     )
 
 

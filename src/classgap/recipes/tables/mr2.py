@@ -12,6 +12,7 @@ these are the defaults. The network of Table 14 is not stated, nor data and netw
 from __future__ import annotations
 
 from classgap.recipes.tables.common import ERM, RERUN, Row, printed, tail, task
+from classgap.recipes.tables.costs import with_costs
 from classgap.suites import Published, Suite, Variant
 
 RECIPE = ("epochs=300", "optim.lr=0.1", "optim.weight_decay=5e-4")
@@ -48,31 +49,39 @@ def suite() -> Suite:
         for name, (policy, note) in AUGMENTED.items()
     )
     few = task(TENTH, "cifar10", "500 images per class", *RECIPE, "data.per_class=500")
-    return Suite(
-        "mr2",
-        tasks=(*networks, *augmented, tail("cifar100", 100, *RECIPE), few),
-        variants=(
-            ERM,
-            RERUN,
-            Variant(MR2, "mr2_published", PAPER, tasks=BALANCED, note="eq. 1, 2 and 4 with c̄=2, λ=0.5, p=2"),
-            Variant("MR², released", "mr2_released", RELEASED, tasks=BALANCED, note="step for step the authors' code"),
-            Variant("MR² (default)", "mr2", tasks=BALANCED),
-            Variant("compact logits", "compact_logits", tasks=BALANCED, note="not of the paper: a pull between logits"),
-            Variant(GAMMA, "mr2_published", {"c_bar": 2.0, "lam": 0.0}, tasks=tuple(NETWORKS), note="eq. 1 only"),
-            Variant("LA", "logit_adjusted", {"tau": 1.0}, tasks=(TAIL,)),
-            Variant(f"LA + {MR2}", "mr2_published", {**PAPER, "tau": 1.0}, tasks=(TAIL,), note="CE(z/γ_y + ln π, y)"),
-            Variant("LA + MR² (default)", "mr2", {"tau": 1.0}, tasks=(TAIL,)),
-            Variant("LA + compact logits", "compact_logits", {"tau": 1.0}, tasks=(TAIL,), note="not of the paper"),
-            *baselines(),
-            own("(b) uniform γ", margins="uniform", lam=0.0),
-            own("(d) pull to a point", margins="uniform", c_bar=1.0, spread="zero"),
-            own("(e) pull alone", margins="uniform", c_bar=1.0),
-            *(own(f"{MR2}, p={p}", p=float(p)) for p in NORMS),
-            *(own(f"{MR2}, c̄={c_bar:g}", c_bar=c_bar) for c_bar in C_BARS),
-            *(own(f"{MR2}, λ={lam:g}", lam=lam) for lam in LAMBDAS),
-        ),
-        published=(*main_tables(), *sweeps(), *other_data(), *margins()),
-        about=__doc__.split("\n", 1)[0],
+    return with_costs(
+        Suite(
+            "mr2",
+            tasks=(*networks, *augmented, tail("cifar100", 100, *RECIPE), few),
+            variants=(
+                ERM,
+                RERUN,
+                Variant(MR2, "mr2_published", PAPER, tasks=BALANCED, note="eq. 1, 2 and 4 with c̄=2, λ=0.5, p=2"),
+                Variant(
+                    "MR², released", "mr2_released", RELEASED, tasks=BALANCED, note="step for step the authors' code"
+                ),
+                Variant("MR² (default)", "mr2", tasks=BALANCED),
+                Variant(
+                    "compact logits", "compact_logits", tasks=BALANCED, note="not of the paper: a pull between logits"
+                ),
+                Variant(GAMMA, "mr2_published", {"c_bar": 2.0, "lam": 0.0}, tasks=tuple(NETWORKS), note="eq. 1 only"),
+                Variant("LA", "logit_adjusted", {"tau": 1.0}, tasks=(TAIL,)),
+                Variant(
+                    f"LA + {MR2}", "mr2_published", {**PAPER, "tau": 1.0}, tasks=(TAIL,), note="CE(z/γ_y + ln π, y)"
+                ),
+                Variant("LA + MR² (default)", "mr2", {"tau": 1.0}, tasks=(TAIL,)),
+                Variant("LA + compact logits", "compact_logits", {"tau": 1.0}, tasks=(TAIL,), note="not of the paper"),
+                *baselines(),
+                own("(b) uniform γ", margins="uniform", lam=0.0),
+                own("(d) pull to a point", margins="uniform", c_bar=1.0, spread="zero"),
+                own("(e) pull alone", margins="uniform", c_bar=1.0),
+                *(own(f"{MR2}, p={p}", p=float(p)) for p in NORMS),
+                *(own(f"{MR2}, c̄={c_bar:g}", c_bar=c_bar) for c_bar in C_BARS),
+                *(own(f"{MR2}, λ={lam:g}", lam=lam) for lam in LAMBDAS),
+            ),
+            published=(*main_tables(), *sweeps(), *other_data(), *margins()),
+            about=__doc__.split("\n", 1)[0],
+        )
     )
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 
 from classgap.recipes.tables.common import ERM, RERUN, Row, printed
+from classgap.recipes.tables.costs import with_costs
 from classgap.recipes.tables.mr2 import ACCURACIES, GAMMA, MR2, PAPER, baselines
 from classgap.suites import Published, Suite, Task, Variant
 from classgap.training.recipes import load_recipe
@@ -35,24 +36,26 @@ NORMS, C_BARS, LAMBDAS = (1, 5, 7, 9), (0.5, 1.0, 3.0, 5.0), (0.1, 0.3, 0.7, 0.9
 
 
 def suite() -> Suite:
-    return Suite(
-        "mr2_large",
-        tasks=tuple(tasks()),
-        variants=(
-            ERM,
-            RERUN,
-            Variant(MR2, "mr2_published", PAPER, tasks=(SCRATCH, MAE)),
-            Variant(f"{MR2}, p=3", "mr2_published", {**PAPER, "p": 3.0}, tasks=COSINE),
-            Variant(GAMMA, "mr2_published", {**PAPER, "lam": 0.0}, tasks=(SCRATCH, MAE, MOCO), note="eq. 1 only"),
-            Variant(f"{GAMMA}, p=3", "mr2_published", {**PAPER, "lam": 0.0, "p": 3.0}, tasks=(CLIP, VIT)),
-            Variant("MR² (default)", "mr2", tasks=(*RECIPES, *POLICIES, *FINE_GRAINED)),
-            *(dataclasses.replace(variant, tasks=(CLIP,)) for variant in baselines()),
-            *(own(f"{MR2}, p={p}", p=float(p)) for p in NORMS),
-            *(own(f"{MR2}, p=3, c̄={c_bar:g}", p=3.0, c_bar=c_bar, note="Fig. 8") for c_bar in C_BARS),
-            *(own(f"{MR2}, p=3, λ={lam:g}", p=3.0, lam=lam, note="Fig. 9") for lam in LAMBDAS),
-        ),
-        published=(*table_1b(), *tables_2b_11b_15b(), *tables_5_9(), *table_10(), *table_6()),
-        about=(__doc__ or "").split("\n", 1)[0],
+    return with_costs(
+        Suite(
+            "mr2_large",
+            tasks=tuple(tasks()),
+            variants=(
+                ERM,
+                RERUN,
+                Variant(MR2, "mr2_published", PAPER, tasks=(SCRATCH, MAE)),
+                Variant(f"{MR2}, p=3", "mr2_published", {**PAPER, "p": 3.0}, tasks=COSINE),
+                Variant(GAMMA, "mr2_published", {**PAPER, "lam": 0.0}, tasks=(SCRATCH, MAE, MOCO), note="eq. 1 only"),
+                Variant(f"{GAMMA}, p=3", "mr2_published", {**PAPER, "lam": 0.0, "p": 3.0}, tasks=(CLIP, VIT)),
+                Variant("MR² (default)", "mr2", tasks=(*RECIPES, *POLICIES, *FINE_GRAINED)),
+                *(dataclasses.replace(variant, tasks=(CLIP,)) for variant in baselines()),
+                *(own(f"{MR2}, p={p}", p=float(p)) for p in NORMS),
+                *(own(f"{MR2}, p=3, c̄={c_bar:g}", p=3.0, c_bar=c_bar, note="Fig. 8") for c_bar in C_BARS),
+                *(own(f"{MR2}, p=3, λ={lam:g}", p=3.0, lam=lam, note="Fig. 9") for lam in LAMBDAS),
+            ),
+            published=(*table_1b(), *tables_2b_11b_15b(), *tables_5_9(), *table_10(), *table_6()),
+            about=(__doc__ or "").split("\n", 1)[0],
+        )
     )
 
 
