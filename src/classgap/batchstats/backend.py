@@ -2,7 +2,8 @@
 
 A training step works on many arrays with one number for each sample, class or pair. An operation on such a small array takes a
 third of the time in NumPy, so on the CPU these arrays are NumPy views of the tensors; on an accelerator they remain tensors. The
-code uses functions that have the same name and meaning in both libraries. Features and logits are always tensors.
+code uses functions that have the same name and meaning in both libraries. Features and logits are tensors; some functions take a
+view of them (:func:`has_view`) where NumPy is several times faster.
 """
 
 from __future__ import annotations
@@ -21,6 +22,11 @@ _NUMPY_TYPES = {torch.float32: np.float32, torch.float64: np.float64}
 def on_host(tensor: Tensor) -> bool:
     """Whether small arrays that belong to this tensor are NumPy arrays: on the CPU, except while compiling."""
     return tensor.is_cpu and not torch.compiler.is_compiling()
+
+
+def has_view(tensor: Tensor) -> bool:
+    """Whether the values of a large tensor, such as features, can be read as a NumPy array in its own precision."""
+    return on_host(tensor) and tensor.dtype in _NUMPY_TYPES and not tensor.requires_grad and not is_mapped(tensor)
 
 
 def is_mapped(tensor: Tensor) -> bool:

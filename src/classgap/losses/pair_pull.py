@@ -106,18 +106,17 @@ def _select(pairs: ClassPairs, index: Tensor | None, start: int, stop: int, rows
     if index is not None:
         position = as_array(index)
         wanted &= position[first] != position[second]
-    return ClassPairs(pairs.present, first[wanted], second[wanted], pairs.squared_distance[wanted], None)
+    member = library(first).concatenate((first[wanted], second[wanted]))
+    return ClassPairs(pairs.present, member, pairs.squared_distance[wanted], None)
 
 
 def _losses_and_slopes(
     pairs: ClassPairs, slack: Tensor | Array, rows: int, scale: float, pair: str, centred: float
 ) -> tuple[Array, Array]:
     """Loss of each row, and its slope in the excess of each pair: first members, then second members."""
-    first, second = pairs.first, pairs.second
     slack = as_array(slack) if isinstance(slack, Tensor) else slack
-    excess = pairs.squared_distance * scale - (slack[first] if slack.ndim else slack)
-    xp = library(excess)
-    member = xp.concatenate((first, second))
+    excess = pairs.squared_distance * scale - (slack[pairs.first] if slack.ndim else slack)
+    xp, member = library(excess), pairs.member
     excess = xp.concatenate((excess, excess))
     number: Array = xp.bincount(member, None, rows) if pair != "sum" or centred else 0
     if pair == "pairwise":
@@ -139,7 +138,8 @@ def _losses_and_slopes(
 
 def _gradient(features: Tensor, pairs: ClassPairs, slopes: Array, by_row: Array | float, scale: float) -> Tensor:
     """Gradient in the features of the losses of all rows, each times its entry of ``by_row``, or all times one number."""
-    first, second, half = pairs.first, pairs.second, len(pairs.first)
+    first, second = pairs.first, pairs.second
+    half = len(first)
     if isinstance(by_row, float):
         by_excess = (slopes[:half] + slopes[half:]) * by_row
     else:

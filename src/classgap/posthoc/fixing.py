@@ -195,4 +195,5 @@ def _compare(
     held_out: HeldOut, after: Mapping[str, Array], seed: int, classes: Sequence[str], precise: str | None = None
 ) -> dict[str, Comparison]:
     before = held_out.logits.argmax(axis=1)
-    return compare_predictions(held_out.y, before, after, classes, seed=seed, precise=precise)
+    with threadpool_limits(1, "blas"):  # the matrices are small: more threads would wait for each other
+        return compare_predictions(held_out.y, before, after, classes, seed=seed, precise=precise)

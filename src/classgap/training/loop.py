@@ -128,6 +128,8 @@ class Trainer:
         if is_sharded(fabric):
             require_shardable(config, network.model, network.criterion)
         make = partial(build_optimizer, config.optim, config.wrapper, network.model, network.criterion)
+        if fabric.device.type == "cpu" and not is_sharded(fabric):
+            make = partial(make, fused=True)
         self.model, self.optimizer = set_up(fabric, network.model, make)
         learns = any(p.requires_grad for p in network.criterion.parameters())
         self.criterion: Any = (fabric.setup_module if learns else fabric.to_device)(network.criterion)
