@@ -136,6 +136,15 @@ def test_bench_of_a_recipe_runs(tmp_path: Path) -> None:
     assert "elm" in report.to_markdown()
 
 
+@NEEDS_TORCHVISION
+def test_bench_of_a_recipe_with_image_files_runs(tmp_path: Path) -> None:
+    """Its worker could not have processes of its own, which decode the images."""
+    settings = ["model=mlp-8", "data.augment=none"]
+    report = classgap.bench("elm_imagenet_lt", quick=True, settings=settings, only=["*/elm"], out=tmp_path / "bench")
+    assert not report.failed
+    assert [result.key for result in report.results.values()]
+
+
 def test_bench_of_a_recipe_compares_it_with_cross_entropy() -> None:
     suite = load_suite("marc_places_lt")
     assert [v.name for v in suite.variants] == ["cross_entropy", "cross_entropy, re-run", "marc"]
