@@ -100,7 +100,7 @@ def test_a_job_that_cannot_be_run_does_not_stop_the_others(tmp_path: Path, monke
         seeds=(0,),
     )
     inbox, outbox = multiprocessing.Pipe(duplex=False)
-    work(suite.jobs(), tmp_path, tmp_path / "r.jsonl", 1, "this session", outbox)
+    work(suite.jobs(), tmp_path, tmp_path / "r.jsonl", 1, 0, "this session", outbox)
     events = []
     while inbox.poll():
         events.append(inbox.recv())

@@ -158,9 +158,33 @@ def test_without_a_network_and_without_permission(tmp_path: Path, monkeypatch: p
         found = CliRunner().invoke(app, ["data", "prepare", name, "--root", str(tmp_path)])
         assert isinstance(found.exception, InputError)
         assert re.search(r"cannot be downloaded \(.*refused\); run the command again", str(found.exception))
+        if name == "places_lt":  # every file that is missing has its place
+            assert str(found.exception).count(str(tmp_path / "places_lt" / "Places_LT_")) == 3
     for name, way_out in (("imagenet", "image-net.org"), ("stanford_cars", "cars_train.tgz")):
         with pytest.raises(InputError, match=rf"{name} lacks .* in {tmp_path}\. .*{way_out}.*{tmp_path}/{name}"):
             SOURCES[name].prepare(name, tmp_path)
+
+
+def test_a_cut_archive_of_imagenet_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("torchvision")
+    folder = tmp_path / "imagenet"
+    folder.mkdir()
+    (folder / "ILSVRC2012_img_train.tar").write_bytes(b"cut")
+    with pytest.raises(InputError, match=r"ILSVRC2012_img_train\.tar is damaged or cut off; download it again"):
+        SOURCES["imagenet"].prepare("imagenet", tmp_path)
+    assert not (folder / "train").exists()
+
+
+def test_the_list_of_data_sets_is_complete_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    from typer.testing import CliRunner
+
+    from classgap.cli.app import app
+
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = CliRunner().invoke(app, ["data", "list"]).stdout
+    assert all(name in shown for name in SOURCES)
+    assert "FILE.safetensors" in shown
+    assert "datas…" not in shown.casefold()
 
 
 def test_urls_and_digests_are_those_of_torchvision() -> None:

@@ -18,6 +18,7 @@ import torch
 import torch.multiprocessing as mp
 import typer
 from lightning_fabric.plugins.environments.lightning import find_free_network_port
+from lightning_fabric.strategies.launchers.subprocess_script import _ChildProcessObserver
 from rich.console import Console
 
 import device_workers
@@ -25,8 +26,9 @@ from classgap.checks import InputError
 from classgap.cli.train import _ending_well
 from classgap.training import TrainConfig, TrainProgress, train
 from classgap.training.interruption import RunInterrupted, noting_signals
+from classgap.training.lock import lock_folder
 from classgap.training.loop import Trainer
-from classgap.training.processes import starting_together
+from classgap.training.processes import LostProcessError, resolve_size, starting_together
 from waiting import LOOPBACK, SECONDS, started, wait_until
 
 SMALL = ["epochs=2", "data.per_class=12", "batch=32", "model=mlp-8", "method=mr2"]
@@ -200,24 +202,93 @@ def test_a_process_that_waits_for_the_first_one_ends_with_it() -> None:
     os.close(write)
     os.waitpid(first, 0)
     with open(read, "rb") as stream:
-        assert b"the first process of this run has ended" in stream.read()
+        assert b"another process of this run has ended before training began" in stream.read()
     assert "CLASSGAP_FIRST_PROCESS" not in os.environ
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_the_first_process_ends_with_one_that_it_waits_for() -> None:
+    """Fabric killed it without a word."""
+    read, write = os.pipe()
+    first = os.fork()
+    if first == 0:
+        os.dup2(write, 2)
+        sys.stderr = os.fdopen(2, "w")
+        with starting_together(), subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"]) as child:
+            _ChildProcessObserver(os.getpid(), [child], sleep_period=0).start()
+            time.sleep(60)
+        os._exit(0)
+    os.close(write)
+    with open(read, "rb") as stream:
+        assert (
+            stream.read().count(b"another process of this run has ended before training began; start the run again")
+            == 1
+        )
+    assert os.waitstatus_to_exitcode(os.waitpid(first, 0)[1]) == 2
+
+
+def test_one_of_the_processes_that_are_left_tells_it(tmp_path: Path) -> None:
+    lost = [LostProcessError("another process has ended", tmp_path) for _ in range(3)]
+    assert [error.is_first() for error in lost] == [True, False, False]
+    lock_folder(tmp_path).release()  # the next start
+    assert lost[0].is_first()
+    assert all(LostProcessError("before there is a folder", None).is_first() for _ in range(2))
+
+
+def slurm(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    for name, value in {"JOB_NAME": "train", "NNODES": "2", "NTASKS": "4", "NTASKS_PER_NODE": "2", **variables}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+
+
+def test_a_slurm_job_without_srun_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would wait for the other tasks, which nobody starts."""
+    slurm(monkeypatch)
+    with pytest.raises(InputError, match=r"this SLURM job has 4 tasks, but the command was started once; write srun"):
+        resolve_size(None, None)
+
+
+def test_srun_says_how_many_processes_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm(monkeypatch, STEP_ID="0")
+    assert resolve_size(None, None) == resolve_size("auto", 2) == resolve_size("2", None) == (2, 2)
+    with pytest.raises(InputError, match=r"has started 2 processes on each of 2 machines, but devices=8 and nodes=2"):
+        resolve_size(8, None)
+
+
+def test_a_machine_with_srun_gets_no_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "srun").write_text("#!/bin/sh\n")
+    (tmp_path / "srun").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert resolve_size(None, None) == (1, 1)
+    train(TrainConfig().override([*SMALL, "epochs=1"]), tmp_path / "run", accelerator="cpu")  # warnings are errors
+
+
 @pytest.mark.slow
+def test_a_problem_of_all_processes_is_told_once(tmp_path: Path) -> None:
+    done = run([*COMMAND, "--set", "data=nowhere/", "--devices", "2", "--out", str(tmp_path / "run")])
+    out, err = done.communicate(timeout=SECONDS)
+    assert done.returncode == 2, out
+    assert err.count("classgap: ") == 1, err
+    assert "nowhere" in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["starting", "training"])
 @pytest.mark.parametrize("victim", ["first", "second"])
-def test_a_killed_process_ends_the_run_with_a_sentence(tmp_path: Path, victim: str) -> None:
+def test_a_killed_process_ends_the_run_with_a_sentence(tmp_path: Path, victim: str, moment: str) -> None:
     settings = words([*SMALL, "epochs=100000"])
     command = [*COMMAND, *settings, "--out", str(tmp_path / "run"), "--devices", "2"]
     with started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT) as first:
-        wait_until((tmp_path / "run" / "checkpoint.pt").exists, first)
         children = Path(f"/proc/{first.pid}/task/{first.pid}/children")
         if not children.exists():
             pytest.skip("needs a system that lists the children of a process")
+        if moment == "training":
+            wait_until((tmp_path / "run" / "checkpoint.pt").exists, first)
+        wait_until(children.read_text, first)
         second = int(children.read_text().split()[0])
         os.kill(first.pid if victim == "first" else second, signal.SIGKILL)
         out, err = first.communicate(timeout=SECONDS)  # both share the streams, so both have ended
     assert "Traceback" not in err, err
     assert err.count("another process of this run has ended") == 1, err
-    assert "--resume --out" in err
+    assert ("--resume --out" if moment == "training" else "same command and --resume") in err
     assert first.returncode == (-signal.SIGKILL if victim == "first" else 2), out

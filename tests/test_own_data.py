@@ -267,6 +267,14 @@ def test_a_corrupt_image_is_named_and_skipped_only_on_request(tmp_path: Path, wo
         data.train.origin.batch([11])  # type: ignore[union-attr]
 
 
+def test_a_class_whose_training_images_are_all_corrupt_is_named(tmp_path: Path) -> None:
+    root = write_folder(tmp_path, {"train": 3, "test": 2}, suffix=".jpg", size=(20, 20))
+    for path in (root / "train" / "bee").iterdir():
+        path.write_text("no image")
+    with pytest.raises(InputError, match="none of the training images of class bee can be decoded"):
+        load_data(str(root), skip_corrupt=True, val_fraction=0, workers=0)
+
+
 def test_a_late_image_of_another_size(tmp_path: Path) -> None:
     root = write_folder(tmp_path, {"train": 50, "test": 2})
     write_image(root / "train" / "ant" / "07.png", 0, (13, 12))  # not among those whose headers are looked at

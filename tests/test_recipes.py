@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from classgap.suites import load_suite
 from classgap.suites.suite import paper_suites
 from classgap.training import TrainConfig
 from classgap.training.recipes import load_file, load_recipe, quickened, recipe_file, recipe_names
+from classgap.training.run import start
 from image_files import NEEDS_TORCHVISION
 
 LARGE = [name for name in paper_suites() if name.endswith("_large")]
@@ -28,7 +30,7 @@ def _stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 STATED: dict[str, tuple[Any, ...]] = {
     "mr2_cifar100": ("resnet32", "sgd", 0.1, 5e-4, 300, 128),
     "mr2_imagenet": ("timm:resnet50", "sgd", 0.1, 1e-4, 300, 128),
-    "mr2_clip": ("clip:RN50", "adamw", 3e-5, 0.1, 10, 512),
+    "mr2_clip": ("clip:RN50-quickgelu", "adamw", 3e-5, 0.1, 10, 512),
     "mr2_mae": ("mae:vit_base_patch16_224", "adamw", 4e-3, 0.05, 100, 1024),
     "mr2_moco": ("torchvision:resnet50", "sgd", 30, 0, 100, 256),
     "mr2_cifar100_lt": ("resnet32", "sgd", 0.1, 5e-4, 300, 128),
@@ -88,6 +90,21 @@ def test_a_recipe_in_the_current_folder_comes_first(tmp_path: Path, monkeypatch:
 
 
 @NEEDS_TORCHVISION
+@pytest.mark.parametrize("name", ["mr2_clip", "mr2_cifar100_lt", "dbm_inat18"])
+def test_the_published_form_is_built(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it but the weights to download; CLIP was stated without the activation of OpenAI's weights, which is refused."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    config, quick = load_recipe(name), load_recipe(name, quick=True)
+    data = dataclasses.replace(config.data, root=quick.data.root, partial=True)
+    config = dataclasses.replace(config, data=data, precision="32-true")
+    if name == "mr2_clip":
+        open_clip = pytest.importorskip("open_clip")
+        create = open_clip.create_model
+        monkeypatch.setattr(open_clip, "create_model", lambda name, pretrained=None, **options: create(name, **options))
+    start(config, tmp_path / "run", accelerator="cpu", workers=0).release()
+
+
+@NEEDS_TORCHVISION
 def test_an_image_recipe_is_trained_by_name(tmp_path: Path) -> None:
     """Files in the format of the published set, random crops, the method of the recipe, and predictions to audit."""
     config = load_recipe("elm_imagenet_lt", quick=True).override(["model=resnet20", "epochs=1"])
@@ -117,6 +134,15 @@ def test_bench_of_a_recipe_runs(tmp_path: Path) -> None:
     assert not report.failed
     assert not report.missing
     assert "elm" in report.to_markdown()
+
+
+@NEEDS_TORCHVISION
+def test_bench_of_a_recipe_with_image_files_runs(tmp_path: Path) -> None:
+    """Its worker could not have processes of its own, which decode the images."""
+    settings = ["model=mlp-8", "data.augment=none"]
+    report = classgap.bench("elm_imagenet_lt", quick=True, settings=settings, only=["*/elm"], out=tmp_path / "bench")
+    assert not report.failed
+    assert [result.key for result in report.results.values()]
 
 
 def test_bench_of_a_recipe_compares_it_with_cross_entropy() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import classgap
@@ -84,6 +86,17 @@ def test_two_processes_share_a_study(tmp_path: Path) -> None:
         tune(folder=folder, settings=[*SMALL, "epochs=4"])
     result = report.train()
     assert json.loads((result.folder / "tuned.json").read_text())["values"] == dict(report.values)
+
+
+def test_the_chosen_values_are_trained_once(tmp_path: Path) -> None:
+    """The same command again, or in a second process, ended with an error."""
+    space = {"method.tau": Choice((0.5, 1.0), 1.0)}
+    report = classgap.tune(folder=tmp_path, settings=SMALL, space=space, trials=1)
+    first, again = report.train(), report.train()
+    np.testing.assert_array_equal(first.test.scores, again.test.scores)
+    other = dataclasses.replace(report, config=report.config.override(["method.tau=0.7"]))
+    with pytest.raises(InputError, match=r"was trained with the choice among fewer trials .*tau.*remove this folder"):
+        other.train()
 
 
 def test_the_constraint_decides(tmp_path: Path) -> None:

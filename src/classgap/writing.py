@@ -121,6 +121,17 @@ def append_line(path: str | Path, line: str) -> None:
         os.fsync(handle.fileno())
 
 
+def mark_once(folder: Path, mark: str) -> bool:
+    """Whether this process is the first to set ``mark`` in ``folder``; :func:`remove_leftovers` removes it."""
+    try:
+        os.close(os.open(folder / f"{_TEMPORARY}{mark}", os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+    except FileExistsError:
+        return False
+    except OSError:  # a full disk, say: rather twice than never
+        return True
+    return True
+
+
 def remove_leftovers(folder: Path) -> None:
     """Remove what writers that were killed have left in ``folder`` and below, where nobody else may be writing."""
     for path in folder.rglob(f"{_TEMPORARY}*"):

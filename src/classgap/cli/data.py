@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -39,7 +39,8 @@ def list_(root: _ROOT = None) -> None:
     place = root or data_root()
     table = Table(box=None, pad_edge=False)
     for column in ("name", "present", "classes", "training", "validation", "test", "content"):
-        table.add_column(column, justify="left" if column in ("name", "present", "content") else "right")
+        justify: Literal["left", "right"] = "left" if column in ("name", "present", "content") else "right"
+        table.add_column(column, justify=justify, overflow="fold", no_wrap=column == "name")
     for name, known in SOURCES.items():
         counts = (f"{count:,}" if count else "" for count in known.counts)
         table.add_row(name, "no" if known.missing(place) else "yes", str(known.classes), *counts, known.about)

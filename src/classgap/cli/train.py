@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from classgap.training import TrainConfig, TrainResult
-
-_GRACE_SECONDS = 5.0
 
 
 def train(
@@ -137,9 +134,8 @@ def _is_first_process() -> bool:
 def _ending_well(console: Console, folder: Path, where: str = "") -> Iterator[None]:
     """Say how to continue where a run was interrupted; ``where`` are the options of its devices."""
     from classgap.training.interruption import RunInterrupted, requeue
-    from classgap.training.processes import LostProcessError
+    from classgap.training.processes import LostProcessError, SharedProblem
 
-    parent = os.getppid()
     again = f"continue with the same command and --resume, or: classgap train --resume --out {folder}{where}"
     try:
         yield
@@ -153,18 +149,12 @@ def _ending_well(console: Console, folder: Path, where: str = "") -> Iterator[No
         )
         console.print(f"{stopped}; {how}", highlight=False, soft_wrap=True)
         raise typer.Exit(128 + stopped.number) from None
-    except LostProcessError:
-        if _is_first_process() or _has_lost(parent):  # then the first process is the lost one
+    except SharedProblem:
+        raise typer.Exit(2) from None
+    except LostProcessError as lost:
+        if lost.is_first():
             raise
         raise typer.Exit(2) from None
-
-
-def _has_lost(parent: int) -> bool:
-    """Whether the process that started this one has ended; its connections close a moment before the system says so."""
-    deadline = time.monotonic() + _GRACE_SECONDS
-    while os.getppid() == parent and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return os.getppid() != parent
 
 
 def _check_words(words: list[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 
 from classgap.checks import InputError
 from classgap.data import array_sets, file_sets, remotes
-from classgap.data.downloads import Remote, Tell, download, unpack
+from classgap.data.downloads import DownloadError, Remote, Tell, download, unpack
 from classgap.data.images import IMAGENET_PIXELS
 from classgap.data.items import FileOptions, Source
 from classgap.data.listing import Listing
@@ -77,8 +78,13 @@ class KnownSet:
     def prepare(self, name: str, root: Path, tell: Tell | None = None) -> Source:
         """Download what is missing, verify and unpack it, and check the whole set; can be repeated after an interruption."""
         if self.missing(root):
-            for remote in self.remotes:
-                archive = download(remote, root, tell)
+            for position, remote in enumerate(self.remotes):
+                try:
+                    archive = download(remote, root, tell)
+                except DownloadError as error:
+                    further = [other for other in self.remotes[position + 1 :] if not other.path(root).exists()]
+                    also = "".join(f"; {other.url} belongs at {other.path(root)}" for other in further)
+                    raise InputError(f"{error}{also}") from error
                 if remote.unpack:
                     unpack(archive, root / remote.folder)
             if self.finish is not None:
@@ -106,11 +112,16 @@ def _unpack_imagenet(root: Path) -> None:
         archive = folder / f"ILSVRC2012_img_{part}.tar"
         if (folder / part).exists() or not archive.exists():
             continue
-        if part == "val":
-            if not (folder / "ILSVRC2012_devkit_t12.tar.gz").exists():
-                continue
-            imagenet.parse_devkit_archive(str(folder))
-        parse(str(folder), folder=f"{part}.unpacking")
+        devkit = folder / "ILSVRC2012_devkit_t12.tar.gz"
+        if part == "val" and not devkit.exists():
+            continue
+        try:
+            if part == "val":
+                imagenet.parse_devkit_archive(str(folder))
+            parse(str(folder), folder=f"{part}.unpacking")
+        except (RuntimeError, tarfile.TarError, EOFError) as error:  # its checksum differs, or it ends too early
+            which = archive if part == "train" else f"{archive} or {devkit}"
+            raise InputError(f"{which} is damaged or cut off; download it again") from error
         (folder / f"{part}.unpacking").replace(folder / part)
 
 

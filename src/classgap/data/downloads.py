@@ -47,6 +47,10 @@ class Remote:
         return root / self.folder / self.name
 
 
+class DownloadError(InputError):
+    """A file did not arrive."""
+
+
 def download(remote: Remote, root: Path, tell: Tell | None = None) -> Path:
     """Fetch a file unless it is there already, and verify it.
 
@@ -75,7 +79,7 @@ def _as_sentences(remote: Remote, root: Path) -> Iterator[None]:
         yield
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
-        raise InputError(
+        raise DownloadError(
             f"{remote.url} cannot be downloaded ({str(reason) or type(reason).__name__}); run the command again to continue, or "
             f"put the file at {remote.path(root)} yourself"
         ) from error

@@ -76,12 +76,20 @@ def _only(listing: Listing, kept: list[int]) -> Listing:
     if len(kept) == len(listing.names):
         return listing
     rest = listing.take(kept)
-    lost = sorted(set(listing.labels) - set(rest.labels))
-    if lost:
-        raise InputError(
-            f"{listing.root}: none of the images of class {lost[0]} can be decoded; repair them or remove the class"
-        )
+    for kind, part in (("", ""), ("training ", "train")):
+        lost = sorted(_labels(listing, part) - _labels(rest, part))
+        if lost:
+            raise InputError(
+                f"{listing.root}: none of the {kind}images of class {lost[0]} can be decoded; repair them or remove the class"
+            )
     return rest
+
+
+def _labels(listing: Listing, part: str) -> set[str]:
+    """Labels of the samples in a part, or of all."""
+    if not part or not listing.parts:
+        return set(listing.labels)
+    return {label for label, where in zip(listing.labels, listing.parts, strict=True) if where == part}
 
 
 def _left_out(listing: Listing, kept: list[int]) -> tuple[str, ...]:

@@ -51,7 +51,8 @@ def unknown(name: str, known: Iterable[str], *, what: str) -> str:
 def published(what: str, load: Callable[[], T]) -> T:
     """What ``load`` downloads; a sentence where it cannot, whatever its library raises then."""
     try:
-        return load()
+        with quiet(logging.ERROR):  # huggingface_hub reports each of its attempts
+            return load()
     except InputError:
         raise
     except Exception as error:
@@ -63,10 +64,10 @@ def published(what: str, load: Callable[[], T]) -> T:
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Without the warnings and log messages of a library."""
+def quiet(level: int = logging.WARNING) -> Iterator[None]:
+    """Without the warnings of a library and its log messages up to a level."""
     before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
+    logging.disable(max(level, before))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from classgap.checks import InputError
 from classgap.heads import find_head
+from classgap.models.built import quiet
 
 State = dict[str, Tensor]
 ENDINGS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".tar")
@@ -78,12 +79,13 @@ def read_weights(path: Path) -> State:
             "its state_dict() as safetensors"
         )
     try:
-        with torch.serialization.safe_globals([argparse.Namespace]):  # settings, which MAE stores beside the weights
+        # Namespace: settings, which MAE stores beside the weights. Quiet: torch warns about files that it then refuses.
+        with torch.serialization.safe_globals([argparse.Namespace]), quiet():
             found = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise InputError(
-            f"{path} holds Python objects besides tensors, which could run code when they are read, or is damaged "
-            f"({_first_line(error)}). If you trust it, load it in Python and save its state_dict with safetensors.torch.save_file"
+            f"{path} holds Python objects besides tensors, which could run code when they are read, or is damaged. "
+            "If you trust it, load it in Python and save its state_dict with safetensors.torch.save_file"
         ) from error
     except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
         raise InputError(f"{path} cannot be read ({_first_line(error)}); it is damaged or half-written") from error

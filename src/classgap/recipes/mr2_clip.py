@@ -1,7 +1,7 @@
 """MR² on CLIP: fine-tune ResNet-50 or ViT-B/32 on ImageNet (MR², Tables 1b, 2b, 5, 9, 11b, 15b) or a fine-grained set (Table 10).
 
     classgap train mr2_clip --devices 4 --set data.root=DIR
-    classgap train mr2_clip --devices 4 --set model=clip:ViT-B-32
+    classgap train mr2_clip --devices 4 --set model=clip:ViT-B-32-quickgelu
     classgap train mr2_clip --set data=stanford_cars        # oxford_pets, flowers102, food101, fgvc_aircraft
     classgap train mr2_clip --quick       # on a small stand-in, about a minute on a CPU
     classgap bench mr2_clip               # beside cross-entropy, with the published row
@@ -27,7 +27,7 @@ SETTINGS = (
     "data.crop_scale=0.9",
     "data.interpolation=bicubic",
     "precision=bf16-mixed",
-    "model=clip:RN50",
+    "model=clip:RN50-quickgelu",
     "model.pretrained=openai",
     "method=mr2_published",
     "method.c_bar=2",

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from classgap.checks import InputError
-from classgap.data.workers import processor_cores
+from classgap.data.workers import default_workers, processor_cores
 from classgap.suites.jobs import Job, JobFolder
 
 _POLL_SECONDS = 0.5
@@ -56,10 +56,11 @@ def run_jobs(
     unique = list({job.key: job for job in jobs}.values())
     workers, threads = team_size(len(unique), workers, threads)
     context = multiprocessing.get_context("spawn")
-    task = (unique, out, results, threads, uuid.uuid4().hex)
-    team = [_hire(context, task) for _ in range(workers)]
+    task = (unique, out, results, threads, default_workers(workers), uuid.uuid4().hex)
+    team: list[_Worker] = []
     deaths, errors = 0, {}
     try:
+        team += (_hire(context, task) for _ in range(workers))
         while team:
             ended = [
                 worker for worker in team if not worker.process.is_alive()
@@ -108,7 +109,8 @@ class _Worker:
 
 def _hire(context: Any, task: tuple[Any, ...]) -> _Worker:
     inbox, outbox = context.Pipe(duplex=False)
-    process = context.Process(target=work, args=(*task, outbox), daemon=True)
+    # No daemon: it has processes of its own, which decode images. They end some seconds after it, however that ends.
+    process = context.Process(target=work, args=(*task, outbox), daemon=False)
     process.start()
     outbox.close()  # so that the line ends with the process
     return _Worker(process, inbox)
@@ -133,8 +135,12 @@ def _died(code: int) -> str:
     )
 
 
-def work(jobs: Sequence[Job], out: Path, results: Path, threads: int, session: str, events: Any) -> None:
-    """Take one free job after the other until all are done; the main function of a worker process."""
+def work(jobs: Sequence[Job], out: Path, results: Path, threads: int, decoders: int, session: str, events: Any) -> None:
+    """Take one free job after the other until all are done; the main function of a worker process.
+
+    Args:
+        decoders: Its own processes that decode image files.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends its workers
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # not a line on precision for every job
     import torch
@@ -155,7 +161,7 @@ def work(jobs: Sequence[Job], out: Path, results: Path, threads: int, session: s
                     left.append(job)
                     continue
                 try:
-                    result = run_job(job, folder, _reporter(job.key, events))
+                    result = run_job(job, folder, _reporter(job.key, events), workers=decoders)
                 except Exception as error:
                     text = str(error) if isinstance(error, InputError) else traceback.format_exc()
                     folder.fail(text, session)

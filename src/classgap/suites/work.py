@@ -30,15 +30,20 @@ from classgap.writing import write
 Watch = Callable[[float], None]
 
 
-def run_job(job: Job, folder: JobFolder, watch: Watch | None = None) -> Result:
+def run_job(job: Job, folder: JobFolder, watch: Watch | None = None, *, workers: int | None = None) -> Result:
     """Run the job, or what is left of it, and mark it as done. The caller must hold its lock.
 
     Args:
         watch: Called with the share of the training that is done.
+        workers: Processes that decode image files.
     """
     stored = read_run(folder.path)  # the same run, perhaps with settings that a later version spells differently
     trainer = start(
-        stored or job.config, folder.path, resume=True, shared=SharedRuns(folder.shared, folder.finished, complete)
+        stored or job.config,
+        folder.path,
+        resume=True,
+        workers=workers,
+        shared=SharedRuns(folder.shared, folder.finished, complete),
     )
 
     def after_step(position: TrainProgress) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import BaseFileLock
 from lightning_fabric import Fabric
 
 from classgap.checks import InputError
@@ -22,7 +23,7 @@ from classgap.training.lock import lock_folder, release_unused
 from classgap.training.loop import Trainer, Watcher
 from classgap.training.outputs import SplitOutputs
 from classgap.training.precision import require_precision
-from classgap.training.processes import resolve_size, starting_together, watching_processes
+from classgap.training.processes import agree, resolve_size, starting_together, watching_processes, without_advice
 from classgap.training.recipes import load_recipe
 from classgap.training.sharding import ShardedStrategy
 from classgap.training.stages.base import SharedRuns, open_run
@@ -134,19 +135,27 @@ def start(
         fabric.launch()
     if workers is None and data is None:
         workers = default_workers(fabric.world_size)
-    encode = text_encoder(config.model.name, config.model.tokens)
-    sets = for_network(config.model, open_data(config.data, data, workers=workers, memory=memory, encode=encode))
-    # Only the first process checks the folder, since it also changes it; the others get the result.
-    problem, lock = _claim(folder, config, resume) if fabric.is_global_zero else (None, None)
-    if problem := fabric.broadcast(problem):
-        raise InputError(problem)
+    sets, lock, problem = None, None, None
+    with watching_processes(fabric, folder, claimed=False):
+        try:
+            encode = text_encoder(config.model.name, config.model.tokens)
+            sets = for_network(
+                config.model, open_data(config.data, data, workers=workers, memory=memory, encode=encode)
+            )
+            if fabric.is_global_zero:  # only the first process checks the folder, since it also changes it
+                lock = _claim(folder, config, resume)
+        except InputError as error:
+            problem = error
+        agree(fabric, problem)
+    assert sets is not None
     try:
-        trainer = open_run(config, sets, fabric, folder, watch, shared=shared)
-        trainer.lock = lock
-        if resume:
-            trainer.resume()
-        if fabric.is_global_zero:
-            write_run(trainer, config)
+        with watching_processes(fabric, folder):
+            trainer = open_run(config, sets, fabric, folder, watch, shared=shared)
+            trainer.lock = lock
+            if resume:
+                trainer.resume()
+            if fabric.is_global_zero:
+                write_run(trainer, config)
     except BaseException:
         if lock is not None:
             release_unused(lock, folder)
@@ -170,28 +179,29 @@ def open_data(
 def _fabric(config: TrainConfig, devices: str | int, nodes: int, accelerator: str, strategy: str) -> Fabric:
     chosen: Any = ShardedStrategy() if strategy == "fsdp" else strategy
     try:
-        return Fabric(
-            accelerator=accelerator,
-            devices=devices,
-            num_nodes=nodes,
-            strategy=chosen,
-            precision=config.precision,
-            plugins=None if strategy == "fsdp" else FileBesideTarget(),  # FSDP writes checkpoints by itself
-        )
+        with without_advice():
+            return Fabric(
+                accelerator=accelerator,
+                devices=devices,
+                num_nodes=nodes,
+                strategy=chosen,
+                precision=config.precision,
+                plugins=None if strategy == "fsdp" else FileBesideTarget(),  # FSDP writes checkpoints by itself
+            )
     except (ValueError, TypeError, RuntimeError) as error:
         raise InputError(f"these devices, strategy and precision cannot be combined: {error}") from error
 
 
-def _claim(folder: Path, config: TrainConfig, resume: bool) -> tuple[str | None, Any]:
-    """Why a run must not start in ``folder``; else its lock."""
+def _claim(folder: Path, config: TrainConfig, resume: bool) -> BaseFileLock:
+    """The lock of a folder that this run may start in."""
     if problem := _problem_with(folder, config, resume):
-        return problem, None
-    try:
-        lock = lock_folder(folder)
-    except InputError as error:
-        return str(error), None
+        raise InputError(problem)
+    lock = lock_folder(folder)
     # Again, since what the process did that had the lock is only now complete.
-    return _problem_with(folder, config, resume), lock
+    if problem := _problem_with(folder, config, resume):
+        lock.release()
+        raise InputError(problem)
+    return lock
 
 
 def _problem_with(folder: Path, config: TrainConfig, resume: bool) -> str | None:

@@ -18,8 +18,9 @@ from classgap.checks import InputError, number, reading, whole
 from classgap.measure.statistics.metrics import evaluate
 from classgap.registry import Space
 from classgap.training import TrainConfig, train
-from classgap.training.config import MethodConfig, PartConfig
+from classgap.training.config import MethodConfig, PartConfig, read_run
 from classgap.training.epoch import accuracy_by_class
+from classgap.training.lock import lock_folder
 from classgap.training.loop import DivergedError, TrainProgress
 from classgap.training.recipes import load_recipe
 from classgap.training.run import start
@@ -69,10 +70,23 @@ class TuneReport:
         }
 
     def train(self, folder: str | Path | None = None, **options: Any) -> Any:
-        """Train with the chosen values, test once, and keep ``tuned.json`` beside the results; options of :func:`train`."""
+        """Train with the chosen values, test once, and keep ``tuned.json`` beside the results; options of :func:`train`.
+
+        Of several processes that call this, one trains; the others wait for it and get its result.
+        """
         place = self.folder / "best" if folder is None else Path(folder)
-        result = train(self.config, place, **options)
-        write(place / _FILE, json.dumps(self.to_dict(), indent=2) + "\n")
+        lock = lock_folder(place, wait=-1)
+        try:
+            present = read_run(place)
+            if present is not None and (changed := present.differences(self.config)):
+                raise InputError(
+                    f"{place} was trained with the choice among fewer trials ({'; '.join(changed)}); remove this folder to train "
+                    "with the present choice"
+                )
+            result = train(self.config, place, resume=True, **options)
+            write(place / _FILE, json.dumps(self.to_dict(), indent=2) + "\n")
+        finally:
+            lock.release()
         return result
 
 

@@ -67,7 +67,7 @@ def own(name: str, note: str = "", **params: object) -> Variant:
 def tasks() -> list[Task]:
     """The networks on ImageNet, CLIP RN-50 on the other sets, and with other augmentations."""
     found = [Task(name, load_recipe(recipe), "ImageNet") for name, recipe in RECIPES.items()]
-    found[3] = Task(VIT, found[3].config.override(["model=clip:ViT-B-32"]), "ImageNet")
+    found[3] = Task(VIT, found[3].config.override(["model=clip:ViT-B-32-quickgelu"]), "ImageNet")
     clip = found[2].config
     for name, policy in POLICIES.items():
         found.append(Task(name, clip.override([f"data.augment=resized_crop,{policy}"]), "ImageNet"))
