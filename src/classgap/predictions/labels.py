@@ -18,7 +18,9 @@ _TABLE_RANGE = 1 << 22
 # A column with more different labels than this, all of them decimal numbers, is not a label column.
 _MANY_FRACTIONS = 50
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
-_FORMULA_AS_TEXT = re.compile(r"\A'(?=[=+\-@\t\r])")
+# A spreadsheet takes a cell that begins with one of these characters for a formula, and runs it. The last four are full-width.
+FORMULA_STARTS = "[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"
+_FORMULA_AS_TEXT = re.compile(rf"\A'(?={FORMULA_STARTS})")
 _FRACTION = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
 
 

@@ -95,9 +95,7 @@ def read_cost(path: Path) -> dict[str, dict[str, float]]:
 
         table = pl.read_csv(path, infer_schema=False, glob=False)
         names = table.columns[1:]
-        return unique_keys(
-            [(str(row[0]), dict(zip(names, map(float, row[1:]), strict=True))) for row in table.rows()]
-        )
+        return unique_keys([(str(row[0]), dict(zip(names, map(float, row[1:]), strict=True))) for row in table.rows()])
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     except Exception:

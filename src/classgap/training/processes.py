@@ -16,13 +16,14 @@ from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvir
 from torch import nn
 
 from classgap.batchstats.collectives import is_lost_connection
-from classgap.checks import InputError, whole
+from classgap.checks import InputError, shown, whole
 from classgap.training.sharding import is_sharded
 
 _GRACE_SECONDS = 10.0
 _NEEDED = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")
 _FIRST_PROCESS = "CLASSGAP_FIRST_PROCESS"
 _LOOK_SECONDS = 0.5
+_MOST_DIGITS = 4
 
 
 class LostProcessError(InputError):
@@ -50,6 +51,8 @@ def resolve_size(devices: str | int | None, nodes: int | None) -> tuple[str | in
             f"nodes={nodes} needs one start on every machine, by torchrun or srun, or with {', '.join(_NEEDED)} in the "
             f"environment (missing here: {', '.join(missing)}); see docs/many_devices.md"
         )
+    if len(str(devices).strip()) > _MOST_DIGITS and str(devices).strip().isdecimal():
+        raise InputError(f"devices must be at most {10**_MOST_DIGITS - 1:,}, got {shown(devices)}")
     return size[0] if devices is None else devices, nodes
 
 
