@@ -172,6 +172,8 @@ REFUSED: dict[str, Content] = {
     "one column.csv": "y_true\na\n",
     "column twice.csv": "y_true,y_pred,y_pred\na,a,b\nb,b,b\n",
     "column twice in another case.csv": "y_true,Y_TRUE,y_pred\na,b,a\n",
+    "column twice with a space.csv": "y_true,y_pred, y_pred\na,a,b\n",
+    "more samples than numbers.csv": "y_true,y_pred,n\na,a,9223372036854775807\na,a,9223372036854775807\nb,b,1\n",
     "no label.csv": HEADER + "a,\nb,b\n",
     "nan among numbers.csv": HEADER + "1,1\nnan,nan\n",
     "text score.csv": SCORES + "0,a,b\n1,1,2\n",
@@ -195,6 +197,8 @@ READ: dict[str, tuple[Content, float]] = {
     "with a text file.npz": (members({"y_true.npy": npy(Y), "y_pred.npy": npy(Y), "readme.txt": b"hello"}), 1),
     "pickle that is not used.npz": (npz(y_true=Y, y_pred=Y, more=np.array([{}], dtype=object)), 1),
     "names bytes.npz": (npz(y_true=Y, y_pred=Y, class_names=np.array([b"a", b"b", b"c"])), 1),
+    "long doubles.npz": (npz(y_true=Y, scores=np.eye(3)[Y].astype(np.longdouble)), 1),
+    "another byte order.npz": (npz(y_true=Y.astype(">i4"), scores=np.eye(3)[Y].astype(">f4")), 1),
     "names with half a pair.npz": (npz(y_true=Y, y_pred=Y, class_names=np.array(["\ud800", "b", "c"])), 1),
     "names in another order.npz": (npz(y_true=Y, y_pred=Y, class_names=np.array(["1", "2", "0"])), 1),
     "large labels.npz": (npz(y_true=Y + 10**12, y_pred=(Y + 1) // 2 * 2 + 10**12), 2 / 3),
@@ -209,6 +213,7 @@ READ: dict[str, tuple[Content, float]] = {
     "large numbers.csv": (HEADER + f"{DIGITS},{DIGITS}\n1,1\n", 1),
     "other digits.csv": (HEADER + "１,１\n2,２\n", 0.5),
     "1 and 1.0.csv": (HEADER + "1,1.0\n2,2.0\n", 1),
+    "1 and 1.0 in one column.csv": (HEADER + "1,1\n1.0,1\n2.0,2.0\n", 1),
     "a class called nan.csv": (HEADER + "nan,nan\nb,nan\n", 0.5),
     "late fractions.csv": (SCORES + "0,1,2\n" * 11_000 + "1,1.5,2\n" * 11_000, 0.5),
     "formula.csv": (HEADER + "'=a,=a\nb,b\n", 1),
@@ -225,6 +230,7 @@ REFUSED_NAMES: dict[str, bytes] = {
     "nan.json": b"NaN",
     "digits.json": b"[" + DIGITS.encode() + b"]",
     "keys.json": b'{"0": "a", "00": "b", "1": "c"}',
+    "key twice.json": b'{"0": "a", "1": "b", "1": "c"}',
 }
 REFUSED_COUNTS: dict[str, bytes] = {
     "one column.csv": b"class\na\n",

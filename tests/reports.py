@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import re
 from typing import Any
 
 import numpy as np
@@ -16,6 +19,39 @@ HOSTILE = [
     "a|b,c;d",
     "=1+1",
 ]
+
+
+FORMULAS = [
+    "=cmd|'/C calc'!A0",
+    "+1 x",
+    "-x",
+    "@x",
+    "\t=x",
+    "\r=x",
+    "\n=x",
+    "\uff1dx",
+    '=HYPERLINK("http://example.org","x")',
+]
+
+
+def formula_report() -> AuditReport:
+    """An audit whose classes, sample ids, texts, slices and names of slices are all formulas."""
+    rng, size = np.random.default_rng(0), len(FORMULAS)
+    y_true = np.arange(size).repeat(12)
+    scores = 2 * np.eye(size)[np.where(rng.random(len(y_true)) < 0.5, y_true, 0)] + rng.normal(size=(len(y_true), size))
+    cells = [FORMULAS[i % size] + str(i // size) for i in range(len(y_true))]
+    slices = {name: [name + str(i % 2) for i in range(len(y_true))] for name in FORMULAS[:3]}
+    return audit(y_true, scores=scores, class_names=FORMULAS, ids=cells, texts=cells, by=slices)
+
+
+def run_as_formulas(text: str) -> list[str]:
+    """The cells of a CSV file that a spreadsheet would run."""
+    cells = [cell for row in csv.reader(io.StringIO(text, newline="")) for cell in row]
+    return [
+        cell
+        for cell in cells
+        if cell.startswith(tuple("=+-@\t\r\n\uff1d")) and not re.fullmatch(r"[-+]?[\d.e+-]+", cell)
+    ]
 
 
 def samples(num_classes: int, per_class: int, *, seed: int = 0, shift: float = 2.0) -> dict[str, Any]:

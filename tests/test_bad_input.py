@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from classgap import Columns, Predictions, audit
-from classgap.checks import InputError
+from classgap.checks import InputError, printable
 from classgap.cli.compare import runs
-from classgap.predictions import read_names, read_train_counts
+from classgap.posthoc.estimators.lowest_cost import check_cost
+from classgap.predictions import read_cost, read_names, read_train_counts
 from command_line import call
 
 GOOD = "y_true,y_pred\na,a\nb,b\nb,a\n"
@@ -214,3 +215,62 @@ def test_a_gate_that_can_never_fail_is_refused(condition: str, tmp_path: Path) -
 def test_the_limit_of_suspect_labels_is_checked_also_without_a_report(tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_text(GOOD)
     assert "--mislabelled-below" in call("audit", tmp_path / "p.csv", "--mislabelled-below", "nan").sentence
+
+
+def test_true_labels_are_not_their_own_predictions(tmp_path: Path) -> None:
+    """``--pred label`` beside the true labels ``label`` gave an accuracy of 100 %."""
+    (tmp_path / "p.csv").write_text("label,pred\n0,0\n1,0\n")
+    np.savez(tmp_path / "p.npz", y_true=[0, 1], y_pred=[0, 0])
+    (tmp_path / "m.csv").write_text("true_a,true_b,prob_a,prob_b\n1,0,0.9,0.2\n0,1,0.1,0.7\n")
+    for words in (
+        ["p.csv", "--pred", "label"],
+        ["p.csv", "--scores", "*"],
+        ["p.npz", "--pred", "y_true"],
+        ["m.csv", "--multi-label", "--scores", "true_"],
+    ):
+        assert "holds the true labels, and cannot also be" in call("audit", *words, folder=tmp_path).sentence
+
+
+@pytest.mark.parametrize("weight", ["1e308", "1e-308"])
+def test_weights_whose_sums_are_no_numbers_are_refused(weight: str, tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text(f"y_true,y_pred,w\na,a,{weight}\nb,b,{weight}\n")
+    assert "must not be so large or small" in call("audit", tmp_path / "p.csv", "--sample-weight", "w").sentence
+
+
+def test_a_matrix_of_more_samples_than_numbers_is_refused() -> None:
+    for counts in ([[1e300, 0], [0, 1]], np.array([[2**63 + 5, 0], [0, 1]], np.uint64)):
+        with pytest.raises(InputError, match="at most 9e\\+15 samples"):
+            Predictions.from_counts(counts)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("c.json", '{"0": {"0": 0, "1": 1}, "0": {"0": 0, "1": 2}, "1": {"0": 1, "1": 0}}'),
+        ("c.csv", "true,0,1\n0,0,1\n0,0,2\n1,1,0\n"),
+    ],
+)
+def test_costs_name_every_class_once(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match="'0' occurs twice"):
+        read_cost(tmp_path / name)
+
+
+def test_costs_whose_squares_are_no_numbers_are_refused() -> None:
+    with pytest.raises(InputError, match="use a larger unit"):
+        check_cost([[0, 1e300], [1, 0]], 2)
+
+
+@pytest.mark.parametrize("odd", ["[/x]", "[bold red]", ":x:", "\x1b[31mz"])
+def test_names_of_files_are_printed_as_they_are(odd: str, tmp_path: Path) -> None:
+    """``[/x]`` was a traceback, since Rich took it for markup, ``[bold red]`` was left out, and ESC reached the terminal."""
+    (tmp_path / "p.csv").write_text(GOOD)
+    done = call("audit", "p.csv", "--out", f"out{odd}", folder=tmp_path)
+    assert done.code == 0
+    assert f"Report: out{printable(odd)}" in done.out
+    assert "\x1b" not in done.out
+    assert (tmp_path / f"out{odd}" / "report.html").exists()
+
+
+def test_a_sentence_is_one_line(tmp_path: Path) -> None:
+    assert "there is no file a\\nb" in call("audit", "a\nb", folder=tmp_path).sentence

@@ -16,7 +16,7 @@ import pytest
 from classgap import MultiLabelPredictions, Predictions, audit, audit_labels, compare, compare_labels
 from classgap.measure.render import html
 from classgap.measure.render.multi_label import render_label_comparison, render_labels
-from reports import HOSTILE, comparison, full_report
+from reports import HOSTILE, comparison, formula_report, full_report, run_as_formulas
 from waiting import SECONDS
 
 pytestmark = pytest.mark.browser
@@ -140,6 +140,21 @@ def test_tables_download_as_csv(browser: Any, audit_page: Path) -> None:
     assert download.value.suggested_filename == "classes.csv"
     assert lines.startswith("name,accuracy,group,")
     assert '"quote "" and' in lines
+    visit.close()
+
+
+def test_no_download_holds_a_formula(browser: Any, tmp_path: Path) -> None:
+    """Class names, sample ids, texts, slices and their names begin like formulas; a spreadsheet opens every table as text."""
+    html.render_audit(formula_report(), tmp_path / "formulas.html")
+    visit = Visit(browser, tmp_path / "formulas.html")
+    found = {}
+    for button in visit.page.locator("button:has-text('Download CSV')").all():
+        with visit.page.expect_download() as download:
+            button.evaluate("button => button.click()")  # also where the table is folded
+        found[download.value.suggested_filename] = Path(download.value.path()).read_bytes().decode()
+    assert {"classes.csv", "pairs.csv"} <= found.keys()
+    assert "'=cmd|" in found["classes.csv"]
+    assert {name: cells for name, text in found.items() if (cells := run_as_formulas(text))} == {}
     visit.close()
 
 

@@ -18,9 +18,12 @@ import pytest
 import classgap
 from classgap import audit, posthoc
 from classgap.checks import InputError
-from classgap.predictions.export import write_table
+from classgap.measure.render.folder import write_report
+from classgap.measure.render.plain import records
+from classgap.predictions.export import csv_text, write_table
 from classgap.writing import append_line, check_folder, replacing, replacing_entries, write
 from command_line import call
+from reports import FORMULAS, formula_report, run_as_formulas
 
 SOURCE = Path(classgap.__file__).parent
 GOOD = "y_true,y_pred\n" + "a,a\nb,b\nb,a\nc,c\n" * 5
@@ -272,6 +275,18 @@ def test_formulas_are_text_in_exported_tables(tmp_path: Path) -> None:
     report = audit(["=a", "b"], ["=a", "b"])
     write_table({"y_true": ["=a", "b"], "y_pred": ["=a", "b"]}, tmp_path / "p.csv")
     assert audit(tmp_path / "p.csv").classes == report.classes  # read back without the apostrophe
+
+
+def test_no_exported_table_holds_a_formula(tmp_path: Path) -> None:
+    """Class names, ids, texts, slices, and the names of columns too."""
+    report = formula_report()
+    write_report(report, tmp_path / "report")
+    write_table({name: [name] for name in FORMULAS}, tmp_path / "header.csv")
+    tables = [path.read_bytes().decode() for path in tmp_path.rglob("*.csv")]
+    assert len(tables) == 3
+    for text in [*tables, csv_text(records(report.per_class))]:
+        assert "cmd|" in text
+        assert run_as_formulas(text) == []
 
 
 def test_names_are_no_links_in_markdown() -> None:

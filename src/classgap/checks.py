@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=str)
 MOST_DRAWS = 1_000_000
 """Limit of the number of random draws: more take hours, and change no digit that is shown."""
+MOST_SAMPLES = 2**53
+"""Limit of the number of samples: beyond it, sums of whole numbers are not exact as floating-point numbers."""
 LARGEST_SEED = 2**32 - 1
 """The largest seed of training: that of NumPy's older generator."""
 
@@ -59,6 +61,16 @@ def printable(name: str) -> str:
 
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode()
+
+
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The pairs of a JSON object as a dictionary, for ``object_pairs_hook``; a name that occurs twice is refused."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise InputError(f"every name must occur once, but {name!r} occurs twice")
+        found[name] = value
+    return found
 
 
 def plain_value(text: str) -> Any:
@@ -132,7 +144,7 @@ def float_matrix(
         raise InputError(f"{name} must have shape {wanted}, got {matrix.shape}{hint}")
     if matrix.size == 0:
         raise InputError(f"{name} must have at least one row and one column, got shape {matrix.shape}")
-    if matrix.dtype.kind != "f":
+    if matrix.dtype not in (np.float16, np.float32, np.float64):  # whole numbers, long doubles, another byte order
         matrix = matrix.astype(np.float64)
     # nan and infinity survive min and max, which need no temporary array of the same size
     if not (math.isfinite(matrix.min()) and math.isfinite(matrix.max())):

@@ -26,7 +26,7 @@ import inspect
 import os
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType, ModuleType
@@ -132,6 +132,11 @@ class Method:
 
     def build(self, /, **params: Any) -> Any:
         """The method with these parameters; an unknown one is an error that names the near ones."""
+        self.check(params)
+        return self.cls(**params)
+
+    def check(self, params: Iterable[str]) -> None:
+        """Refuse names that are no parameters of this method."""
         parameters = inspect.signature(self.cls).parameters
         further = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         known = {name for name, p in parameters.items() if p.kind is not p.VAR_KEYWORD}
@@ -139,7 +144,6 @@ class Method:
         for key in params:
             if key not in known:
                 raise InputError(did_you_mean(key, known, what=f"parameter of {self.name}"))
-        return self.cls(**params)
 
 
 _METHODS: dict[tuple[Kind, str], Method] = {}

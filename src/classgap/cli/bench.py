@@ -9,6 +9,7 @@ import typer
 
 from classgap.checks import InputError, one_of
 from classgap.cli.options import Plugins
+from classgap.cli.output import console, echo
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -107,8 +108,6 @@ def bench(
     Exit codes: 0 success; 1 some jobs failed; 2 the input cannot be used;
     130 interrupted.
     """
-    from rich.console import Console
-
     from classgap.suites import RULES
     from classgap.suites.render import FORMATS
     from classgap.suites.running import plan
@@ -116,7 +115,7 @@ def bench(
 
     one_of("--rule", rule, RULES)
     one_of("--format", form, FORMATS)
-    screen = Console(stderr=True, highlight=False)
+    screen = console(stderr=True)
     with screen.status("reading the suite"):
         chosen = None if seeds is None else parse_seeds(seeds)
         planned = plan(
@@ -145,8 +144,8 @@ def _list(found: BenchReport) -> None:
     missing = {job.key for job in found.missing}
     for job in found.jobs:
         state = "open" if job.key in missing else "done"
-        typer.echo(f"{job.key}  {state}  {job.name}")
-    typer.echo(f"{len(found.jobs) - len(missing)} of {len(found.jobs)} jobs done", err=True)
+        echo(f"{job.key}  {state}  {job.name}")
+    echo(f"{len(found.jobs) - len(missing)} of {len(found.jobs)} jobs done", err=True)
 
 
 def _run(planned: Plan, found: BenchReport, workers: int, threads: int, screen: Console) -> BenchReport:
@@ -187,8 +186,8 @@ def _print_tables(found: BenchReport, rule: str, form: str, screen: Console, *, 
         way_out = "run the suite without --tables-only first" if tables_only else "check --only and --seeds"
         raise InputError(f"there are no results of {found.suite.name} to show; {way_out}")
     for task in tables:
-        typer.echo(task.accuracy.render(form))  # type: ignore[arg-type]
+        echo(task.accuracy.render(form))  # type: ignore[arg-type]
         if task.differences.rows:
-            typer.echo(task.differences.render(form))  # type: ignore[arg-type]
+            echo(task.differences.render(form))  # type: ignore[arg-type]
     for table in published:
-        typer.echo(table.render(form))  # type: ignore[arg-type]
+        echo(table.render(form))  # type: ignore[arg-type]

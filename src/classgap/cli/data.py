@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from classgap.checks import InputError, did_you_mean
+from classgap.cli.output import console, echo
 
 _OWN = (
     (
@@ -31,7 +32,6 @@ app = typer.Typer(no_args_is_help=True, help="List the known data sets, or prepa
 @app.command("list")
 def list_(root: _ROOT = None) -> None:
     """List the known data sets and whether each is on this machine."""
-    from rich.console import Console
     from rich.table import Table
 
     from classgap.data import SOURCES, data_root
@@ -46,9 +46,9 @@ def list_(root: _ROOT = None) -> None:
         table.add_row(name, "no" if known.missing(place) else "yes", str(known.classes), *counts, known.about)
     for path, what in _OWN:
         table.add_row(path, "", "", "", "", "", what)
-    console = Console()
-    console.print(table)
-    console.print(
+    screen = console()
+    screen.print(table)
+    screen.print(
         f"looked for in {place} (environment variable CLASSGAP_DATA); `classgap data prepare NAME` downloads to it",
         highlight=False,
         soft_wrap=True,
@@ -76,14 +76,13 @@ def prepare(name: Annotated[str, typer.Argument(help="Name from `classgap data l
     if source.y_val is not None:
         parts.insert(1, (len(source.y_val), "validation"))
     counted = ", ".join(f"{count} {part}" for count, part in parts)
-    typer.echo(f"{name}: {counted} samples of {len(source.class_names)} classes are ready")
+    echo(f"{name}: {counted} samples of {len(source.class_names)} classes are ready")
 
 
 class _Downloads:
     """Progress bars on a terminal, one per file."""
 
     def __init__(self) -> None:
-        from rich.console import Console
         from rich.progress import (
             BarColumn,
             DownloadColumn,
@@ -100,7 +99,7 @@ class _Downloads:
             TransferSpeedColumn(),
             TimeRemainingColumn(),
         )
-        self._progress = Progress(*columns, console=Console(stderr=True))
+        self._progress = Progress(*columns, console=console(stderr=True))
         self._bars: dict[str, Any] = {}
 
     def __enter__(self) -> _Downloads:

@@ -31,11 +31,10 @@ def demo(
 
     Nothing is downloaded. The data are handwritten digits with 15 training images per class, so few that some classes are hard.
     """
-    from rich.console import Console
-
     import classgap
+    from classgap.cli.output import console as make_console
 
-    console = Console()
+    console = make_console()
     folder = out or _unused(Path("classgap-demo"))
     reports = _train_all(console, folder)
     comparisons = {

@@ -17,16 +17,16 @@ _EXTRAS = {
 def sentence_for(error: BaseException) -> str | None:
     """What to print for an error that the user can do something about; None for a bug, which shows its traceback."""
     if isinstance(error, InputError):
-        return _clean(str(error))
+        return printable(str(error))
     if isinstance(error, OSError):
         place = "" if error.filename is None else f"{_text(error.filename)}: "
-        return _clean(f"{place}{error.strerror or error}")
+        return printable(f"{place}{error.strerror or error}")
     if isinstance(error, MemoryError):
-        return "there is not enough memory" + (f" ({_clean(str(error))})" if str(error) else "")
+        return "there is not enough memory" + (f" ({printable(str(error))})" if str(error) else "")
     if isinstance(error, RuntimeError) and (
         "allocate memory" in str(error) or "out of memory" in str(error)
     ):  # of torch
-        return f"there is not enough memory for this model and batch ({_clean(str(error).splitlines()[0])})"
+        return f"there is not enough memory for this model and batch ({printable(str(error).splitlines()[0])})"
     if isinstance(error, ModuleNotFoundError):
         extra = _EXTRAS.get((error.name or "").partition(".")[0])
         return None if extra is None else f"this needs {error.name}: pip install 'classgap[{extra}]'"
@@ -35,8 +35,3 @@ def sentence_for(error: BaseException) -> str | None:
 
 def _text(name: object) -> str:
     return name.decode(errors="backslashreplace") if isinstance(name, bytes) else str(name)
-
-
-def _clean(text: str) -> str:
-    """Without characters that a terminal would act on."""
-    return "\n".join(map(printable, text.split("\n")))

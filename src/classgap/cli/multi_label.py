@@ -100,7 +100,7 @@ def fix_files(files: Sequence[str], columns: Columns, names: Path | None, *, out
     screen = console()
     screen.print(f"{found.num_samples:,} samples, {found.num_labels:,} labels; {_split(result)}\n")
     screen.print(plain_table(COLUMNS, result.rows()))
-    screen.print(result.verdict, style="bold", markup=False)
+    screen.print(result.verdict, style="bold")
     with working("writing"):
         result.save(out, source=title(parts))
     screen.print(f"Written to {out}", soft_wrap=True)

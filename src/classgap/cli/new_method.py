@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from classgap.checks import InputError
+from classgap.cli.output import echo
 
 _TEMPLATE = Template('''"""The loss $name. Replace the formula, the parameter and the texts by those of your method.
 
@@ -105,7 +106,7 @@ def new_method(
     title = "".join(part.capitalize() for part in name.removesuffix("_loss").split("_")) + "Loss"
     block = "\n".join(f"    {command}" for command in commands)
     write(file, _TEMPLATE.substitute(name=name, title=title, commands=block))
-    typer.echo(f"wrote {file}; next:\n{block}")
+    echo(f"wrote {file}; next:\n{block}")
 
 
 def _pytest(file: Path) -> str:

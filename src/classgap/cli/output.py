@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from classgap.checks import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -27,15 +29,34 @@ _WORST_SHOWN = 10
 _PAIRS_SHOWN = 5
 
 
-def console() -> Console:
-    """Standard output; 120 characters wide where it is not a terminal."""
+def console(*, stderr: bool = False, quiet: bool = False) -> Console:
+    """Standard output or standard error; 120 characters wide where it is not a terminal.
+
+    Text is printed as it is: brackets and colons in the name of a class or file are no markup, and control characters are shown.
+    """
     from rich.console import Console
+    from rich.text import Text
 
     class Screen(Console):
         def on_broken_pipe(self) -> None:  # Rich exits with code 1, which is the code of a failed gate
             raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
-    return Screen(highlight=False, width=None if sys.stdout.isatty() else 120)
+        def render_str(self, text: str, **options: Any) -> Text:
+            return super().render_str(visible(text), **options)
+
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else 120
+    return Screen(stderr=stderr, quiet=quiet, width=width, highlight=False, markup=False, emoji=False)
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """Print lines without a limit of their width."""
+    typer.echo(visible(text), err=err)
+
+
+def visible(text: str) -> str:
+    """Lines without characters that a terminal would act on."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 @contextlib.contextmanager
@@ -44,11 +65,10 @@ def working(what: str) -> Iterator[Progress]:
     if not sys.stderr.isatty():  # Rich before 14.3 prints an empty line for a disabled bar
         yield lambda done, total: None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
@@ -172,7 +192,7 @@ def apply_conditions(result: Measured, fail_if: Sequence[str]) -> None:
 
     results = check(result, fail_if)
     for found in results:
-        typer.echo(f"gate {found.sentence}", err=True)
+        echo(f"gate {found.sentence}", err=True)
     if any(found.failed for found in results):
         raise typer.Exit(1)
 

@@ -86,7 +86,7 @@ def train(
 
     On SIGTERM or SIGUSR1 a run saves a checkpoint and ends; under SLURM, SIGUSR1 also puts the job into the queue again.
     """
-    from rich.console import Console
+    from classgap.cli.output import console as make_console
 
     if precision is not None:
         settings = [*(settings or []), f"precision={precision}"]
@@ -94,7 +94,7 @@ def train(
     config, folder = _resolve(recipe, settings or [], out, resume, quick)
     check_folder(folder)
     # With several devices there is one process per device; only the first one prints.
-    console = Console(quiet=not _is_first_process())
+    console = make_console(quiet=not _is_first_process())
     from classgap.cli.run_progress import RunProgress
     from classgap.training.precision import set_up_precision
 

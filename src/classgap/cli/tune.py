@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from classgap.cli.options import Plugins
+from classgap.cli.output import echo
 
 
 def tune(
@@ -72,18 +73,16 @@ def tune(
         slack=slack / 100,
         prune=prune,
         seed=seed,
-        tell=typer.echo,
+        tell=echo,
     )
     if not found.feasible:
-        typer.echo(
-            "no trial kept the overall accuracy of cross-entropy; the values below have the best overall accuracy"
-        )
+        echo("no trial kept the overall accuracy of cross-entropy; the values below have the best overall accuracy")
     gain = 100 * (found.hard - found.reference["hard"])
-    typer.echo(
+    echo(
         f"chosen of {len(found.trials)} trials: hard {found.hard:.1%} ({gain:+.1f} points), overall {found.overall:.1%}"
     )
-    typer.echo("  " + " ".join(f"--set {setting}" for setting in found.settings))
-    typer.echo(f"on validation data, chosen among many, so expect less on new data; all trials: {out / 'tuned.json'}")
+    echo("  " + " ".join(f"--set {setting}" for setting in found.settings))
+    echo(f"on validation data, chosen among many, so expect less on new data; all trials: {out / 'tuned.json'}")
     if train:
         result = found.train()
-        typer.echo(f"tested once: classgap audit {result.folder}/predictions_test.npz")
+        echo(f"tested once: classgap audit {result.folder}/predictions_test.npz")

@@ -5,8 +5,6 @@ Numbers go where the tool draws curves; the classes go into a table and the page
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import tempfile
 from pathlib import Path
@@ -18,6 +16,7 @@ import numpy as np
 from classgap.checks import InputError
 from classgap.measure.audit_report import HEADLINES, AuditReport
 from classgap.measure.render.plain import records
+from classgap.predictions.export import csv_text
 
 NUMBERS = (*HEADLINES, "worst_corrected", "gap_corrected")
 WANDB_ROWS = 10_000  # more rows of a table are not shown
@@ -80,11 +79,7 @@ def _mlflow(report: AuditReport, mlflow: Any, step: int | None, prefix: str, pag
     mlflow.log_metrics(numbers(report, prefix), step=step)
     folder = prefix.rstrip("/") + ("" if step is None else f"/step_{step}")
     rows = records(report.per_class)
-    table = io.StringIO()
-    writer = csv.DictWriter(table, fieldnames=list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    mlflow.log_text(table.getvalue(), f"{folder}/classes.csv".lstrip("/"))
+    mlflow.log_text(csv_text(rows), f"{folder}/classes.csv".lstrip("/"))
     mlflow.log_dict(report.to_dict(), f"{folder}/report.json".lstrip("/"))
     if page:
         with tempfile.TemporaryDirectory() as scratch:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from classgap.checks import InputError, did_you_mean, number, whole
+from classgap.checks import InputError, did_you_mean, number, unique_keys, whole
 from classgap.posthoc.selection import fold_numbers
 from classgap.predictions.multi_label import MultiLabelPredictions, score_limits
 from classgap.writing import write
@@ -143,9 +143,11 @@ class LabelThresholds:
 def read_thresholds(path: Path) -> dict[str, float]:
     """Thresholds by label, from a file that :meth:`LabelThresholds.save` wrote or a JSON object ``{label: threshold}``."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8-sig"))
+        found = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=unique_keys)
     except OSError:
         raise InputError(f"the file of thresholds {path} cannot be read") from None
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
     except (ValueError, RecursionError):
         raise InputError(f"{path} must be a JSON object from label to threshold; it cannot be read as JSON") from None
     if isinstance(found, dict) and isinstance(found.get("thresholds"), dict):

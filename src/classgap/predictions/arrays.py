@@ -35,6 +35,7 @@ class Source:
         return self.titles.get(role, role)
 
 
+_LEAST_WEIGHT = 1e-100
 ARGUMENTS = Source({}, "class_names")
 
 
@@ -108,8 +109,12 @@ def _with_weights(columns: Mapping[str, NDArray[Any]], num_samples: int) -> Mapp
         raise InputError(
             "sample_weight must hold a finite number for every sample; fill or remove empty cells"
         ) from None
-    if weight.min() < 0 or weight.sum() == 0:
+    if weight.min() < 0 or weight.max() == 0:
         raise InputError(f"sample_weight must be at least 0 and not all 0, got a smallest weight of {weight.min():g}")
+    if not _LEAST_WEIGHT < weight.max() < 1 / _LEAST_WEIGHT:  # their squares and sums must be finite numbers above 0
+        raise InputError(
+            f"sample_weight must not be so large or small, got {weight.max():g}; divide the weights by their mean"
+        )
     return {**columns, "sample_weight": weight}
 
 

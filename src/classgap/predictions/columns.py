@@ -76,6 +76,7 @@ def find_columns(available: Sequence[str], columns: Columns, place: str) -> Foun
         scores = [single]
     features, _ = pick_wide("features", columns.features, available)
     require_labels(true is not None, pred is not None or bool(scores), place, available)
+    refuse_true_labels([str(true)], pred=[pred], scores=scores, features=features)
     count = _pick_count(columns, available)
     return Found(str(true), pred, scores, features, pick_samples(columns, available), spelled, count)
 
@@ -110,6 +111,15 @@ def require_labels(has_true: bool, has_predictions: bool, place: object, availab
         )
 
 
+def refuse_true_labels(true: Sequence[str], **others: Sequence[str | None]) -> None:
+    """Refuse true labels that are also named as predictions, scores or features: every sample would be correct."""
+    for role, names in others.items():
+        if both := sorted(set(true) & set(names)):
+            raise InputError(
+                f"{both[0]!r} holds the true labels, and cannot also be --{role}; name another column or array with --{role}"
+            )
+
+
 def pick(role: str, wanted: str | None, available: Sequence[str]) -> str | None:
     """The column for ``role`` among ``available``; None if the user named none and no column has a usual name.
 
@@ -122,7 +132,7 @@ def pick(role: str, wanted: str | None, available: Sequence[str]) -> str | None:
             raise InputError(did_you_mean(wanted, available, what=f"column for --{role.replace('_', '-')}"))
         return wanted
     known = _ALIASES[role].split()
-    found = [name for name in available if name.lower() in known]
+    found = [name for name in available if name.strip().lower() in known]
     if len(found) > 1:
         raise InputError(
             f"columns {' and '.join(map(repr, found))} could both be meant by --{role}; name one of them with --{role}"

@@ -9,10 +9,16 @@ from typing import Any
 import numpy as np
 
 from classgap.arrays import Float64s, Ints, divide
-from classgap.checks import InputError
+from classgap.checks import MOST_SAMPLES, InputError
 
 # With more classes the matrix is sparse: a dense one takes 32 MB for 2048 classes and 800 MB for 10 000.
 DENSE_LIMIT = 2048
+
+
+def check_total(name: str, counts: Any) -> None:
+    """Refuse numbers of samples whose sum cannot be computed exactly; it would wrap around to a negative number."""
+    if (total := float(np.sum(counts, dtype=np.float64))) > MOST_SAMPLES:
+        raise InputError(f"{name} must stand for at most {MOST_SAMPLES:.1g} samples in total, got {total:.1g}")
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,7 @@ class Confusion:
             raise InputError("counts must hold whole numbers >= 0; rows are true classes, columns predicted ones")
         if values.dtype.kind == "f" and (values != np.rint(values)).any():
             raise InputError("counts must hold whole numbers, got fractions; pass counts before normalising")
+        check_total("counts", values)
         matrix = matrix.astype(np.int64)
         if matrix.shape[0] > DENSE_LIMIT and not sparse:
             from scipy.sparse import csr_array

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from classgap.arrays import Ints
 from classgap.checks import InputError
 from classgap.predictions.batches import MOST_SCORES, may_be_large, num_scores, open_batches
-from classgap.predictions.confusion import DENSE_LIMIT, Confusion
+from classgap.predictions.confusion import DENSE_LIMIT, Confusion, check_total
 from classgap.predictions.labels import LabelCoder, resolve_classes
 from classgap.predictions.predictions import DESCRIBING, Predictions, different_ids, repeated_id
 from classgap.predictions.side_files import counts_in_order
@@ -92,6 +92,7 @@ def count_labels(table: Table) -> Pairs:
             "least": nw.col("count").min(),
             "filled": nw.col("count").count(),
             "rows": nw.len(),
+            "size": nw.col("count").cast(nw.Float64).sum(),
         }
     elif not slices and (pairs := _count_indices(table)) is not None:
         return pairs
@@ -102,6 +103,7 @@ def count_labels(table: Table) -> Pairs:
             raise InputError(
                 f"column {found.count!r} must hold whole numbers ≥ 0: the samples that each row stands for"
             )
+        check_total(f"column {found.count!r}", groups["size"].to_numpy())
     count = groups["n"].to_numpy().astype(np.int64)
     if count.sum() == 0:
         raise InputError("the predictions must have at least one row, got none")

@@ -3,35 +3,46 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from classgap.predictions.labels import FORMULA_STARTS
 from classgap.writing import replacing, write
 
-# A spreadsheet takes a cell that begins with one of these characters for a formula, and runs it.
-_FORMULA = r"^[=+\-@\t\r]"
+_FORMULA = f"^{FORMULA_STARTS}"
 _NUMBER = r"^[-+]?[\d.]+([eE][-+]?\d+)?$"
 
 
 def write_table(columns: Any, path: Path) -> None:
-    """Write columns, or a polars table, as CSV or Parquet, by the ending of ``path``.
+    """Write columns, or a polars table, as CSV or Parquet, by the ending of ``path``."""
+    if path.suffix.lower() == ".parquet":
+        buffer = io.BytesIO()
+        _frame(columns).write_parquet(buffer)
+        write(path, buffer.getvalue())
+    else:
+        write(path, csv_text(columns))
 
-    In CSV, text that a spreadsheet would run as a formula gets an apostrophe in front;
+
+def csv_text(columns: Any) -> str:
+    """Columns, or a polars table, as CSV. Text that a spreadsheet would run as a formula gets an apostrophe in front;
     classgap removes it when it reads labels.
     """
     import polars as pl
 
-    frame = columns if isinstance(columns, pl.DataFrame) else pl.DataFrame(columns)
-    if path.suffix.lower() == ".parquet":
-        buffer = io.BytesIO()
-        frame.write_parquet(buffer)
-        write(path, buffer.getvalue())
-    else:
-        texts = [name for name, kind in frame.schema.items() if kind == pl.String]
-        write(path, frame.with_columns(_no_formulas(name) for name in texts).write_csv())
+    frame = _frame(columns)
+    texts = [name for name, kind in frame.schema.items() if kind == pl.String]
+    safe = frame.with_columns(_no_formulas(name) for name in texts)
+    return safe.rename({name: f"'{name}" for name in frame.columns if re.match(_FORMULA, name)}).write_csv()
+
+
+def _frame(columns: Any) -> Any:
+    import polars as pl
+
+    return columns if isinstance(columns, pl.DataFrame) else pl.DataFrame(columns)
 
 
 def _no_formulas(name: str) -> Any:

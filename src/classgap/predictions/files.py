@@ -22,7 +22,7 @@ from classgap.checks import InputError
 from classgap.predictions.archives import Arrays, read_archive
 from classgap.predictions.arrays import Source, encode, plain_column
 from classgap.predictions.binary import single_score_column
-from classgap.predictions.columns import Columns, pick, pick_samples, require_labels
+from classgap.predictions.columns import Columns, pick, pick_samples, refuse_true_labels, require_labels
 from classgap.predictions.labels import names_of
 from classgap.predictions.locations import Files, Location, Paths, find_files, is_address
 from classgap.predictions.predictions import PER_ROW, Predictions
@@ -189,6 +189,9 @@ def _roles(arrays: Arrays, file: Path, columns: Columns) -> tuple[Arrays, Arrays
     titles = {role: f"array {name!r}" for role, name in wanted.items() if name is not None}
     from_head = "scores" not in found and {"features", "weight"} <= found.keys()
     require_labels("y_true" in found, "y_pred" in found or "scores" in found or from_head, file, available)
+    refuse_true_labels(
+        [str(wanted["y_true"])], pred=[wanted["y_pred"]], scores=[wanted["scores"]], features=[wanted["features"]]
+    )
     for role in ("y_true", "y_pred"):
         if role in found:
             _check_labels(found[role], titles[role], file)

@@ -18,7 +18,9 @@ _TABLE_RANGE = 1 << 22
 # A column with more different labels than this, all of them decimal numbers, is not a label column.
 _MANY_FRACTIONS = 50
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
-_FORMULA_AS_TEXT = re.compile(r"\A'(?=[=+\-@\t\r])")
+# A spreadsheet takes a cell that begins with one of these characters for a formula, and runs it. The last four are full-width.
+FORMULA_STARTS = "[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"
+_FORMULA_AS_TEXT = re.compile(rf"\A'(?={FORMULA_STARTS})")
 _FRACTION = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
 
 
@@ -178,19 +180,21 @@ def _is_whole(text: str) -> bool:
 
 
 def _one_spelling(labels: list[list[Any]], names: Sequence[str] | None, width: int | None) -> list[list[Any]]:
-    """Labels with text such as "3.0" as ints, if the other column, the class names or the scores require numbers."""
-    expects_numbers = names is not None or width is not None or any(map(_is_numeric, labels))
+    """Labels with text such as "3.0" as ints, if other labels, the class names or the scores require numbers."""
+    expects_numbers = names is not None or width is not None
+    expects_numbers |= any(_is_numeric(column) or any(map(_is_whole, column)) for column in labels)
     return [
         [int(text.partition(".")[0]) for text in column]
-        if expects_numbers and not _is_numeric(column) and all(_is_whole_float(text, names) for text in column)
+        if expects_numbers and not _is_numeric(column) and all(_is_number(text, names) for text in column)
         else column
         for column in labels
     ]
 
 
-def _is_whole_float(text: str, names: Sequence[str] | None) -> bool:
+def _is_number(text: str, names: Sequence[str] | None) -> bool:
+    """Whether a text is a whole number, also with decimals as in "3.0" unless that is a class name."""
     number, point, decimals = text.partition(".")
-    return bool(point) and _is_whole(number) and set(decimals) == {"0"} and text not in (names or ())
+    return _is_whole(number) and (not point or (set(decimals) == {"0"} and text not in (names or ())))
 
 
 def _is_numeric(labels: list[Any]) -> bool:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from classgap.checks import InputError
 from classgap.predictions.archives import Arrays, read_archive
 from classgap.predictions.arrays import plain_column
-from classgap.predictions.columns import Columns, pick
+from classgap.predictions.columns import Columns, pick, refuse_true_labels
 from classgap.predictions.labels import names_of
 from classgap.predictions.multi_label import MultiLabelPredictions, Thresholds
 
@@ -131,6 +131,7 @@ def from_frame(
     data: Any = nw.from_native(frame)
     available = data.collect_schema().names()
     found = find_label_columns(available, columns, place)
+    refuse_true_labels(found.true, pred=found.pred, scores=found.scores)
     id_name = pick("id", columns.id, available) if columns.id else None
     wanted = dict.fromkeys([*found.true, *found.scores, *found.pred, *([id_name] if id_name else [])])
     rows = collect(data.select(*wanted))
@@ -240,6 +241,7 @@ def _archive_parts(arrays: Arrays, file: Path, columns: Columns) -> dict[str, ND
             f"{file} has no array with a usual name for true labels; name it with --true (it holds "
             f"{', '.join(map(repr, available)) or 'none'})"
         )
+    refuse_true_labels([wanted["y_true"]], pred=[wanted["y_pred"]], scores=[wanted["scores"]])
     found = {role: arrays[name] for role, name in wanted.items() if name is not None}
     for role, array in found.items():
         if array.ndim != 2:

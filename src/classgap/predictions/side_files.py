@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap.checks import InputError, as_numpy, printable
+from classgap.checks import InputError, as_numpy, printable, unique_keys
 from classgap.predictions.labels import check_names
 
 
@@ -18,11 +18,15 @@ def read_names(path: Path) -> list[str]:
     """Class names in index order: a text file with one name per line, a JSON list, or a JSON object from index to name."""
     try:
         text = path.read_text(encoding="utf-8-sig")  # a byte-order mark is not part of the first name
-        found = json.loads(text) if path.suffix == ".json" else [line for line in text.split("\n") if line.strip()]
+        is_json = path.suffix == ".json"
+        lines = [line for line in text.split("\n") if line.strip()]
+        found = json.loads(text, object_pairs_hook=unique_keys) if is_json else lines
         if isinstance(found, dict):
             found = [found[str(k)] for k in range(len(found))]
     except OSError:
         raise InputError(f"the file of class names {path} cannot be read") from None
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
     except (ValueError, KeyError, RecursionError):
         raise InputError(
             f"{path} must hold class names: one name per line, a JSON list, or a JSON object with keys 0, 1, 2, …"
@@ -38,30 +42,20 @@ def read_train_counts(path: Path) -> Mapping[str, int] | Sequence[int]:
         raise InputError(f"the file of training counts {path} does not exist")
     try:
         if path.suffix == ".json":
-            found = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=_unique)
+            found = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=unique_keys)
         else:
             import polars as pl
 
             table = pl.read_csv(path, infer_schema=False, glob=False)
-            found = _unique([(str(name), int(count)) for name, count in table.select(table.columns[:2]).rows()])
-    except InputError:
-        raise
+            found = unique_keys([(str(name), int(count)) for name, count in table.select(table.columns[:2]).rows()])
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
     except Exception:
         raise InputError(
             f"{path} must be JSON, or CSV with a header and the columns class,count; it cannot be read as either"
         ) from None
     if not isinstance(found, (dict, list)):
         raise InputError(f"{path} must hold a list of counts, or an object from class name to count")
-    return found
-
-
-def _unique(pairs: list[tuple[str, int]]) -> dict[str, int]:
-    """The pairs as a dictionary; a class that occurs twice is refused."""
-    found: dict[str, int] = {}
-    for name, count in pairs:
-        if name in found:
-            raise InputError(f"training counts must name every class once, but {name!r} occurs twice")
-        found[name] = count
     return found
 
 
@@ -95,13 +89,15 @@ def read_cost(path: Path) -> dict[str, dict[str, float]]:
         raise InputError(f"the file of costs {path} does not exist")
     try:
         if path.suffix == ".json":
-            found = json.loads(path.read_text(encoding="utf-8-sig"))
+            found = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=unique_keys)
             return {str(true): {str(k): float(v) for k, v in row.items()} for true, row in found.items()}
         import polars as pl
 
         table = pl.read_csv(path, infer_schema=False, glob=False)
         names = table.columns[1:]
-        return {str(row[0]): dict(zip(names, map(float, row[1:]), strict=True)) for row in table.rows()}
+        return unique_keys([(str(row[0]), dict(zip(names, map(float, row[1:]), strict=True))) for row in table.rows()])
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
     except Exception:
         raise InputError(
             f"{path} must be CSV with the true class in the first column and one column per predicted class, or JSON "

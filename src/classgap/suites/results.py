@@ -110,6 +110,14 @@ class Result:
         bits = np.frombuffer(base64.b64decode(candidate.hits), np.uint8)
         return np.unpackbits(bits, count=int(self.support.sum())).astype(bool)
 
+    def check(self) -> Result:
+        """This result, after a comparison of the stored predictions with the stored counts; damage of one of them shows here."""
+        for candidate in self.candidates:
+            correct = np.bincount(self.y_true, self.right(candidate), minlength=len(self.support))
+            if not np.array_equal(correct, candidate.test_correct):
+                raise InputError(f"the predictions of {self.name} in epoch {candidate.epoch} do not fit its counts")
+        return self
+
     def for_archive(self) -> Result:
         """The same run with one bit for each test prediction, correct or wrong, which is all that tables need."""
         smaller = []
@@ -178,7 +186,7 @@ def read_results(paths: Iterable[Path]) -> dict[str, Result]:
     for path in paths:
         for place, record in placed_records(path):
             with reading(place, "a result of `classgap bench`"):
-                result = Result.from_record(record)
+                result = Result.from_record(record).check()
                 found.setdefault(result.key, result)
     return found
 
@@ -241,5 +249,5 @@ def collect_done(jobs: Sequence[Job], out: Path) -> list[Result]:
     for marker in (JobFolder(out, job).done for job in jobs):
         if marker.exists():
             with reading(marker, "the result of a job"):
-                found.append(Result.from_record(json.loads(marker.read_text())))
+                found.append(Result.from_record(json.loads(marker.read_text())).check())
     return found

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import re
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -311,9 +312,9 @@ class TrainConfig:
     def slug(self) -> str:
         """A folder name that says what the run is and differs when any setting does."""
         digest = hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:6]
-        data = self.data.name.rstrip("/").rpartition("/")[2].removesuffix(".npz").replace(":", "_")
-        model = self.model.name.replace(":", "_")
-        return "-".join([data, model, self.method.name, *self.parts, f"seed{self.seed}", digest])
+        data = self.data.name.rstrip("/").rpartition("/")[2].removesuffix(".npz")
+        name = "-".join([data, self.model.name, self.method.name, *self.parts, f"seed{self.seed}", digest])
+        return re.sub(r"[^\w.,=+-]", "_", name)
 
 
 def read_run(folder: Path) -> TrainConfig | None:

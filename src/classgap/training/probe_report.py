@@ -16,6 +16,7 @@ from torch import Tensor
 from classgap.checks import InputError, one_of
 from classgap.data import TrainingData
 from classgap.measure.statistics.groups import THIRDS, thirds
+from classgap.predictions.export import write_table
 from classgap.training.config import TrainConfig
 from classgap.training.epoch import accuracy_by_class
 from classgap.training.outputs import SplitOutputs
@@ -112,13 +113,11 @@ class ProbeReport:
 
     def save(self, folder: str | Path, by: str = "overall") -> Path:
         """Write ``grid.csv``, and of the best head its layer (``head.safetensors``) and predictions (``predictions_….npz``)."""
-        import polars as pl
-
         chosen = self.best(by)
         layer = {"weight": chosen.weight} | ({} if chosen.bias is None else {"bias": chosen.bias})
         about = {"settings": json.dumps(self.settings(chosen)), "class_names": json.dumps(self.data.class_names)}
         with replacing_entries(folder, WRITTEN) as place:
-            write(place / "grid.csv", pl.DataFrame(self.rows).write_csv())
+            write_table(self.rows, place / "grid.csv")
             write(place / "head.safetensors", save({name: t.contiguous() for name, t in layer.items()}, about))
             for part in ("val", "test"):
                 self.outputs(chosen, part).write(place / f"predictions_{part}.npz")

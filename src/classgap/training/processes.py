@@ -18,7 +18,7 @@ from lightning_fabric.strategies.launchers.subprocess_script import _ChildProces
 from torch import nn
 
 from classgap.batchstats.collectives import is_lost_connection
-from classgap.checks import InputError, whole
+from classgap.checks import InputError, shown, whole
 from classgap.training.sharding import is_sharded
 from classgap.writing import mark_once
 
@@ -28,6 +28,7 @@ _FIRST_PROCESS = "CLASSGAP_FIRST_PROCESS"
 _LOOK_SECONDS = 0.5
 _EARLY = "another process of this run has ended before training began; start the run again with the same command and --resume"
 _watched: list[Callable[[], LostProcessError]] = []
+_MOST_DIGITS = 4
 
 
 class LostProcessError(InputError):
@@ -87,6 +88,8 @@ def resolve_size(devices: str | int | None, nodes: int | None) -> tuple[str | in
             f"nodes={nodes} needs one start on every machine, by torchrun or srun, or with {', '.join(_NEEDED)} in the "
             f"environment (missing here: {', '.join(missing)}); see docs/many_devices.md"
         )
+    if len(str(devices).strip()) > _MOST_DIGITS and str(devices).strip().isdecimal():
+        raise InputError(f"devices must be at most {10**_MOST_DIGITS - 1:,}, got {shown(devices)}")
     return 1 if devices is None else devices, nodes
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from classgap.checks import InputError, number, reading, whole
 from classgap.measure.statistics.metrics import evaluate
-from classgap.registry import Space
+from classgap.registry import Space, get
 from classgap.training import TrainConfig, train
 from classgap.training.config import MethodConfig, PartConfig, read_run
 from classgap.training.epoch import accuracy_by_class
@@ -130,7 +130,8 @@ def tune(
             f"method {made.method.name} declares no parameters to search; name some, e.g. optim.lr=0.01:0.3:log"
         )
     for setting in ranges:
-        made.override([f"{setting}={json.dumps(_first(ranges[setting]))}"])  # a wrong name is an error at once
+        tried = made.override([f"{setting}={json.dumps(_first(ranges[setting]))}"])  # a wrong name is an error at once
+        get("loss", tried.method.name).check(name for name in tried.method.params if name != "class_counts")
     place = Path(folder)
     search = _Search(made, place, ranges, slack, prune, workers, tell or _silent)
     study = search.open(seed, trials)

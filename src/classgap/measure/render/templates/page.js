@@ -64,10 +64,10 @@ const WHOLE = ["metrics", "groups", "margins"];
 
 function csv(table, order) {
   // A spreadsheet would run text that begins like a formula: an apostrophe in front makes it text.
-  const safe = (v) => (typeof v === "string" && /^[=+\-@\t\r]/.test(v) && isNaN(v) ? `'${v}` : String(v));
+  const safe = (v) => (typeof v === "string" && /^[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]/.test(v) && isNaN(v) ? `'${v}` : String(v));
   const quote = (v) => (v === null ? "" : /[",\n\r]/.test(safe(v)) ? `"${safe(v).replaceAll('"', '""')}"` : safe(v));
   const keys = Object.keys(table.data).filter((key) => key !== "picture");
-  return [keys.join(","), ...order.map((row) => keys.map((key) => quote(table.data[key][row])).join(","))].join("\n");
+  return [keys.map(quote).join(","), ...order.map((row) => keys.map((key) => quote(table.data[key][row])).join(","))].join("\n");
 }
 
 function download(name, text) {
