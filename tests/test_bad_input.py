@@ -75,6 +75,15 @@ def test_a_regression_is_not_a_classification(tmp_path: Path) -> None:
         audit(tmp_path / "r.csv")
 
 
+def test_a_regression_on_whole_numbers_gets_a_note() -> None:
+    rng = np.random.default_rng(0)
+    target = rng.integers(25, 346, 442)
+    report = audit(target, np.rint(0.5 * target + 75 + rng.normal(0, 30, 442)).astype(int))
+    assert any("target of a regression" in note for note in report.notes)
+    classes = np.repeat(np.arange(200), 2)  # as many classes with as few samples, but a classifier
+    assert not any("regression" in note for note in audit(classes, np.where(rng.random(400) < 0.5, classes, 0)).notes)
+
+
 @pytest.mark.parametrize("odd", ["\0", "\a", "\x1b[31m", "\x0b", "\n", "\ufffe", "\ud800", "\u2028"])
 def test_names_are_shown_with_printable_characters(odd: str, tmp_path: Path) -> None:
     """Some aborted the process that renders figures; an escape sequence reached the terminal."""

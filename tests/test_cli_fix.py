@@ -12,7 +12,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from classgap.cli import main
-from classgap.posthoc import load
+from classgap.posthoc import fix, load
+from classgap.posthoc.figure import _rows
 from posthoc_data import Task, long_tailed_task
 
 Run = Callable[..., tuple[int, str, str]]
@@ -61,6 +62,10 @@ def test_chosen_method_head_predictions_and_report_are_written(run: Run, task: T
     np.testing.assert_array_equal(table["after"].to_numpy(), folded)
     np.testing.assert_array_equal(method.predict(task.scores, features=task.features), folded)
     report = json.loads((out / "report.json").read_text())
+    change = 100 * report["groups"]["cross"]["hard"]["delta"]["value"]  # text, tile and figure show the same number
+    assert f"classes that were hard before {change:+.1f} [" in " ".join(printed.split())
+    ring = [row for row in _rows(fix(file, folds=2)) if row["chosen"]]
+    assert [row["hard"] for row in ring] == pytest.approx([change])
     assert report["num_samples"] == (table["part"] == "report").sum()
 
 

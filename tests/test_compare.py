@@ -99,6 +99,14 @@ def test_reference_ranking_is_that_of_before_unless_given():
     assert not any("regression to the mean" in note for note in given_.notes)
 
 
+def test_thirds_that_few_samples_rank_get_a_note():
+    y = np.repeat(np.arange(9), 4)
+    few = compare(audit(y, y), audit(y, (y + (np.arange(36) % 5 == 0)) % 9))
+    assert any("differ from the true thirds" in note for note in few.notes)
+    (before,), (after,) = pair(ACCURACY)
+    assert not any("differ from the true thirds" in note for note in compare(before, after).notes)
+
+
 @pytest.mark.parametrize(
     ("change", "kind"),
     [

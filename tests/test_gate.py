@@ -96,6 +96,8 @@ def test_losses_may_be_asked_for():
     assert low.failed
     assert not check(COMPARISON, ["any class worsened"])[0].failed
     assert check(COMPARISON, ["any class improved"])[0].failed
+    lost, gained = check(worse, ["any class lost", "any class gained"])
+    assert (lost.sentence, gained.sentence) == (worsened.sentence, improved.sentence)
     with pytest.raises(InputError, match="needs a comparison"):
         check(REPORT, ["any class worsened"])
 

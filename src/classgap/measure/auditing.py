@@ -338,6 +338,13 @@ _TRAINING_NOTE = (
 )
 
 
+def _looks_like_numbers(confusion: Confusion, classes: tuple[str, ...]) -> bool:
+    """Whether the labels look like a measured quantity: many whole numbers, few samples of each, nearly all predictions wrong."""
+    few = confusion.support.sum() < 10 * len(classes)
+    wrong = confusion.correct.sum() < 0.1 * confusion.support.sum()
+    return bool(len(classes) > 50 and few and wrong and all(name.lstrip("-").isdecimal() for name in classes))
+
+
 def _notes(confusion: Confusion, classes: tuple[str, ...]) -> list[str]:
     notes = []
     absent = np.flatnonzero(confusion.support == 0)
@@ -349,6 +356,11 @@ def _notes(confusion: Confusion, classes: tuple[str, ...]) -> list[str]:
         )
         notes.append(f"{what} accuracy is nan, and averages exclude {'it' if one else 'them'}")
     present = int((confusion.support > 0).sum())
+    if _looks_like_numbers(confusion, classes):
+        notes.append(
+            f"{len(classes)} whole numbers with few samples each, of which nearly none is predicted exactly: check that the "
+            "labels are classes and not the target of a regression"
+        )
     if present < 3:
         notes.append(
             f"only {present} class{'es' if present > 1 else ''} with samples: thirds of the classes are not meaningful"

@@ -311,6 +311,11 @@ def _notes(cells: Cells, given_reference: bool) -> list[str]:
             f"{small} class{'es have' if small > 1 else ' has'} fewer than {SMALL_ALONE} samples, too few to determine the "
             f"change of {which}, the worst tenth and the gap; therefore the intervals of these changes are wide"
         )
+    if many_small(sizes):
+        notes.append(
+            "the cross-fitted thirds are ranked by so few samples that they differ from the true thirds; their changes are "
+            "closer to the change of the balanced accuracy than those of the true thirds"
+        )
     if (absent := int((cells.support == 0).sum())) > 0:
         notes.append(f"{absent} class{'es have' if absent > 1 else ' has'} no samples and cannot be compared")
     return notes

@@ -9,7 +9,7 @@ A condition has the form ``NAME OPERATOR NUMBER``. Names are paths in the JSON o
     hard.delta.high          in a comparison: before, after (the default) or delta
     verdict == worse         in a comparison: the kind of verdict
     any class worsened       in a comparison: a class got worse significantly (Benjamini-Hochberg correction over the
-                             classes); also "any class improved"
+                             classes), or "any class lost"; also "any class improved"
     slices.worst             in an audit with slices: the lowest accuracy of a class within a slice
     slice[site=B].difference a slice by name: accuracy minus that of the other slices of the same classes
     label[cat].recall        in an audit of multi-label data: a label by name (its F1 if nothing follows); also macro_f1,
@@ -53,7 +53,8 @@ _CONDITION = re.compile(
 _CLASS = re.compile(r"(?:class|label)\[(?P<class>.*)\](?P<rest>(?:\.\w+)*)")
 _SLICE = re.compile(r"slice\[(?P<column>[^=]+)=(?P<slice>.*)\](?P<rest>(?:\.\w+)*)")
 _ANY_SLICE = re.compile(r"\s*any\s+slice\s+worse\s*")
-_ANY_CLASS = re.compile(r"\s*any\s+(?P<kind>class|label)\s+(?P<what>worsened|improved)\s*")
+_ANY_CLASS = re.compile(r"\s*any\s+(?P<kind>class|label)\s+(?P<what>worsened|lost|improved|gained)\s*")
+_CHANGES = {"lost": "worsened", "gained": "improved"}  # other words for the same
 _SHARES = ("accuracy", "before", "after", "precision", "f1")
 _DEFAULTS = ("value", "after", "kind")  # the entry that an incomplete name means
 
@@ -85,7 +86,8 @@ def parse(text: str) -> Condition:
         Condition(text='worst.low < 40%', name='worst.low', operator='<', bound=0.4)
     """
     if (found := _ANY_CLASS.fullmatch(text)) is not None:
-        return Condition(text.strip(), f"any {found['kind']} {found['what']}", "any", found["what"])
+        what = _CHANGES.get(found["what"], found["what"])
+        return Condition(text.strip(), f"any {found['kind']} {what}", "any", what)
     if _ANY_SLICE.fullmatch(text) is not None:
         return Condition(text.strip(), "any slice worse", "any", "slice")
     match = _CONDITION.fullmatch(text)

@@ -1,4 +1,4 @@
-"""Figure: change of the hard third against change of the overall accuracy, for every method."""
+"""Figure: change of the classes that were hard before against change of the overall accuracy, for every method."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ _DIAL = "#e8703a"
 
 
 def frontier(result: FixReport) -> alt.TopLevelMixin:
-    """Hard third against overall accuracy on the samples set aside; the gap dial is a line, a ring marks the chosen method."""
+    """Classes that were hard before (cross-fitted) against overall accuracy, on the samples set aside.
+
+    The gap dial is a line; a ring marks the chosen method.
+    """
     import altair as alt
 
     rows = _rows(result)
-    title = "change of the hard third, points"
+    title = "change of the classes that were hard before, points"
     x = alt.X("overall:Q", title="change of the overall accuracy, points", scale=alt.Scale(zero=False, nice=True))
     y = alt.Y("hard:Q", title=title)
     families = ["gap_dial", *sorted({row["family"] for row in rows} - {"gap_dial"})]
@@ -49,7 +52,7 @@ def _rows(result: FixReport) -> list[dict[str, Any]]:
     ends = {*list(dial)[:1], *list(dial)[-1:]}  # labels of the strengths between them would overlap
     rows = []
     for label, candidate in result.candidates.items():
-        hard, whole = candidate.report.metrics["hard"].delta, candidate.report.metrics[result.overall].delta
+        hard, whole = candidate.report.groups["cross"]["hard"].delta, candidate.report.metrics[result.overall].delta
         rows.append(
             {
                 "method": label,

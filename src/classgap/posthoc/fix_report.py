@@ -237,6 +237,7 @@ def _write_head(result: FixReport, path: Path) -> None:
 
 def _verdict(result: FixReport) -> str:
     from classgap.measure.render.plain import points
+    from classgap.measure.statistics.metric_changes import many_small
 
     if result.costs is not None:
         return cost_sentence(result.costs, result.chosen)
@@ -248,6 +249,8 @@ def _verdict(result: FixReport) -> str:
         f"classes that were hard before {points(hard.value)} [{points(hard.low)}, {points(hard.high)}], "
         f"{result.overall} accuracy {points(overall.value)} [{points(overall.low)}, {points(overall.high)}]"
     )
+    if many_small(report.per_class["support"][report.per_class["support"] > 0]):
+        numbers += " (the samples set aside are too few to determine which classes are hard)"
     if result.helps:
         return f"Chosen by {result.rule}: {result.chosen}. On the samples set aside: {numbers}; {report.verdict.title}."
     reason = f'the verdict on the samples set aside is "{report.verdict.title}"'

@@ -42,8 +42,8 @@ _TILES = ("overall", "balanced", "easy", "medium", "hard", "worst", "worst_decil
 _COMPARISON_FIGURES = {
     "frontier": (
         "Effect of each method",
-        "Change of the hard third against change of the overall accuracy, on samples that were not used to fit or choose a "
-        "method. s is the strength of the gap dial, lines are 95 % intervals, the ring marks the chosen method.",
+        "Change of the classes that were hard before against change of the overall accuracy, on samples that were not used to "
+        "fit or choose a method. s is the strength of the gap dial, lines are 95 % intervals, the ring marks the chosen method.",
     ),
 }
 _FIGURES = {

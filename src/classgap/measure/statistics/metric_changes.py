@@ -48,7 +48,7 @@ def metric_changes(
     """
     runs = _estimate_runs(cells, confidence, n_boot, rng, remainder)
     spread = _exchange_spread(cells, confidence, n_boot, rng, remainder)
-    linear = _linear_changes(cells)
+    linear = mean_changes(cells)
     decided = _decided_by_small_classes(cells.support)
     results = {}
     for m, name in enumerate(METRIC_NAMES):
@@ -103,7 +103,7 @@ def _exchange_spread(
     return np.asarray(np.maximum(np.sort(noise, axis=0)[place] / ndtri((1 + confidence) / 2), noise.std(0)))
 
 
-def _linear_changes(cells: Cells) -> dict[str, Pooled]:
+def mean_changes(cells: Cells) -> dict[str, Pooled]:
     """Differences of the means over samples and over classes."""
     present = cells.support > 0
     weight = np.stack([cells.support / cells.support.sum(), present / present.sum()])
