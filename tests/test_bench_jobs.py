@@ -7,13 +7,14 @@ import os
 import signal
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from bench_suite import EPOCHS, same, tiny
 from classgap.suites import Task, Variant, append_results, pool, read_results
 from classgap.suites.jobs import JobFolder
-from classgap.suites.pool import Event, _heard, _Worker, run_jobs, team_size, work
+from classgap.suites.pool import Event, _heard, _hire, _Worker, run_jobs, team_size, work
 from classgap.suites.results import collect_done
 from classgap.suites.tables import suite_tables
 from classgap.suites.work import run_job
@@ -89,6 +90,14 @@ def test_who_is_cut_off_in_the_middle_of_a_word_does_not_silence_the_others() ->
     team = [_Worker(None, cut), _Worker(None, heard)]
     assert [event.key for event in _heard(team) if event is not None] == ["a", "b"]
     assert _heard([_Worker(None, heard)]) == [None]
+
+
+def test_a_worker_may_have_processes_of_its_own() -> None:
+    """They decode images; a daemon may have none."""
+    context = MagicMock()
+    context.Pipe.return_value = MagicMock(), MagicMock()
+    _hire(context, ())
+    assert context.Process.call_args.kwargs["daemon"] is False
 
 
 def test_a_job_that_cannot_be_run_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

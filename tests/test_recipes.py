@@ -137,6 +137,7 @@ def test_bench_of_a_recipe_runs(tmp_path: Path) -> None:
 
 
 @NEEDS_TORCHVISION
+@pytest.mark.slow
 def test_bench_of_a_recipe_with_image_files_runs(tmp_path: Path) -> None:
     """Its worker could not have processes of its own, which decode the images."""
     settings = ["model=mlp-8", "data.augment=none"]
