@@ -20,7 +20,7 @@ from classgap.registry import Space
 from classgap.training import TrainConfig, train
 from classgap.training.config import MethodConfig, PartConfig
 from classgap.training.epoch import accuracy_by_class
-from classgap.training.loop import DivergedError, TrainProgress
+from classgap.training.progress import DivergedError, TrainProgress
 from classgap.training.recipes import load_recipe
 from classgap.training.run import start
 from classgap.tuning.space import as_settings, search_space, suggest
