@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from machine import describe
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -92,6 +93,7 @@ def main() -> None:
                 spent[side].append(seconds(epoch(turn)))
     mine = statistics.median(spent["classgap"])
     found = {
+        "machine": describe(),
         "images": asked.images,
         "workers": asked.workers,
         "rounds": asked.rounds,

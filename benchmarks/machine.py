@@ -9,7 +9,10 @@ from pathlib import Path
 
 
 def describe() -> dict[str, object]:
-    """Processor, cores, memory and versions; no paths, no host names."""
+    """Processor, cores, versions, and how busy the machine is now; no paths, no host names.
+
+    ``load`` is the mean number of processes that wanted to run in the last minute, this one included: about 1 on an idle machine.
+    """
     cpu = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
@@ -27,6 +30,7 @@ def describe() -> dict[str, object]:
     return {
         "cpu": cpu,
         "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),
         "python": platform.python_version(),
         "system": platform.system(),
         "versions": versions,

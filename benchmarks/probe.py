@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from machine import describe
 
 import classgap
 
@@ -59,6 +60,7 @@ def main() -> None:
             differences.append(float(np.abs(result.test.scores - report.outputs(head).scores).max()))
     grid, single = min(grids), 32 * float(np.mean(runs))
     found = {
+        "machine": describe(),
         "data": "20 Gaussian classes, 256 dimensions, 100 samples each"
         if arguments.features is None
         else Path(data).name,

@@ -22,7 +22,8 @@ from classgap.suites.results import EpochResult, Result, pack
 from classgap.suites.select import VALIDATION_RULES
 from classgap.training.config import read_run
 from classgap.training.epoch import read_log
-from classgap.training.loop import DivergedError, Trainer, TrainProgress
+from classgap.training.loop import Trainer
+from classgap.training.progress import DivergedError, TrainProgress
 from classgap.training.run import start
 from classgap.training.stages.base import SharedRuns
 from classgap.writing import write

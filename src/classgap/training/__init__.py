@@ -20,11 +20,12 @@ from classgap.training.config import (
 if TYPE_CHECKING:
     from classgap.training.exporting import Exported, export
     from classgap.training.extracting import FeaturesFile, features
-    from classgap.training.loop import Trainer, TrainProgress
+    from classgap.training.loop import Trainer
     from classgap.training.outputs import SplitOutputs
     from classgap.training.predictor import Predictor, load_run, predict
     from classgap.training.probe_report import ProbeReport
     from classgap.training.probing import probe
+    from classgap.training.progress import TrainProgress
     from classgap.training.run import TrainResult, train
 
 _LAZY = {
@@ -33,7 +34,7 @@ _LAZY = {
     "ProbeReport": "classgap.training.probe_report",
     "SplitOutputs": "classgap.training.outputs",
     "Predictor": "classgap.training.predictor",
-    "TrainProgress": "classgap.training.loop",
+    "TrainProgress": "classgap.training.progress",
     "TrainResult": "classgap.training.run",
     "Trainer": "classgap.training.loop",
     "export": "classgap.training.exporting",

@@ -20,10 +20,15 @@ from classgap.training.config import DataConfig, TrainConfig, read_run
 from classgap.training.epoch import read_log
 from classgap.training.folder import write_results, write_run
 from classgap.training.lock import lock_folder, release_unused
-from classgap.training.loop import Trainer, Watcher
+from classgap.training.loop import Trainer
 from classgap.training.outputs import SplitOutputs
 from classgap.training.precision import require_precision
+<<<<<<< HEAD
 from classgap.training.processes import agree, resolve_size, starting_together, watching_processes, without_advice
+=======
+from classgap.training.processes import resolve_size, starting_together, watching_processes
+from classgap.training.progress import Watcher
+>>>>>>> wspeed
 from classgap.training.recipes import load_recipe
 from classgap.training.sharding import ShardedStrategy
 from classgap.training.stages.base import SharedRuns, open_run

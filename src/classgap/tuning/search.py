@@ -21,7 +21,7 @@ from classgap.training import TrainConfig, train
 from classgap.training.config import MethodConfig, PartConfig, read_run
 from classgap.training.epoch import accuracy_by_class
 from classgap.training.lock import lock_folder
-from classgap.training.loop import DivergedError, TrainProgress
+from classgap.training.progress import DivergedError, TrainProgress
 from classgap.training.recipes import load_recipe
 from classgap.training.run import start
 from classgap.tuning.space import as_settings, search_space, suggest

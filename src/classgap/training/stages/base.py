@@ -26,9 +26,11 @@ from classgap.training.checkpoint import read_checkpoint
 from classgap.training.config import MethodConfig, PartConfig, PredictConfig, TrainConfig, read_run
 from classgap.training.folder import NETWORK, has_results, write_results, write_run
 from classgap.training.lock import lock_folder
-from classgap.training.loop import Trainer, TrainProgress, Trains, Watcher
+from classgap.training.loop import Trainer
 from classgap.training.outputs import ScoredNetwork
+from classgap.training.progress import TrainProgress, Watcher
 from classgap.training.stages.views import ViewsTrainer, take_network, views_run
+from classgap.training.state import Trains
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,10 @@ from classgap.checks import InputError
 from classgap.data import Split, TrainingData, shuffled
 from classgap.posthoc import PostHocMethod
 from classgap.training.config import TrainConfig
-from classgap.training.loop import Array, Trainer
+from classgap.training.loop import Trainer
 from classgap.training.outputs import SplitOutputs
 from classgap.training.stages.parts import log_outputs
+from classgap.training.state import Array
 
 _SAME_PRIOR = 1.5  # factor by which the share of a class may change; a class of few samples changes by rounding already
 
