@@ -2,6 +2,7 @@
 
 python benchmarks/slices.py --write          # the whole grid: benchmarks/slices.json and the table of docs/slices.md
 python benchmarks/slices.py --rounds 20      # quicker and rougher; the table is only printed
+python benchmarks/slices.py --write --progress done.jsonl    # continues where a run with the same number of rounds ended
 python benchmarks/slices.py --page           # only the table of docs/slices.md, from the committed JSON
 
 A setting is a shape of true class accuracies, numbers of classes and slices, a layout of samples per cell (class × slice), and
@@ -211,10 +212,26 @@ def write_page(results: list[dict[str, Any]]) -> None:
     PAGE.write_text(f"{before}{start}\n\n{table(results)}\n\n{end}{rest.split(end)[1]}", encoding="utf-8")
 
 
+def run_grid(rounds: int, jobs: int, progress: Path | None) -> list[dict[str, Any]]:
+    """Results of all settings in the order of the grid; those in ``progress`` are not simulated again."""
+    lines = progress.read_text(encoding="utf-8").splitlines() if progress and progress.exists() else []
+    entries = [entry for entry in map(json.loads, lines) if entry["wanted"] == rounds]
+    done = {entry["result"]["seed"]: entry["result"] for entry in entries}
+    left = [setting for setting in grid() if setting.seed not in done]
+    with ProcessPoolExecutor(jobs) as pool:
+        for found in pool.map(partial(simulate, rounds=rounds), left):
+            done[found["seed"]] = found
+            if progress:
+                with progress.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps({"wanted": rounds, "result": found}) + "\n")
+    return [done[setting.seed] for setting in grid()]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=150)
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--progress", type=Path, help="file of finished settings, to continue after an interruption")
     parser.add_argument(
         "--write", action="store_true", help="write benchmarks/slices.json and the table of docs/slices.md"
     )
@@ -223,8 +240,7 @@ def main() -> None:
     if args.page:
         write_page(json.loads(RESULTS.read_text(encoding="utf-8")))
         return
-    with ProcessPoolExecutor(args.jobs) as pool:
-        results = list(pool.map(partial(simulate, rounds=args.rounds), list(grid())))
+    results = run_grid(args.rounds, args.jobs, args.progress)
     print(table(results))
     if args.write:
         RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")

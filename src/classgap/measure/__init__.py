@@ -6,6 +6,7 @@ from classgap.measure.audit_report import AuditReport, Estimate
 from classgap.measure.auditing import audit
 from classgap.measure.comparing import compare, compare_counts
 from classgap.measure.comparison import Change, Comparison, Verdict
+from classgap.measure.label_views import LabelViews
 from classgap.measure.learning import LearningCurve, learning_curve
 from classgap.measure.multi_label import audit_labels
 from classgap.measure.multi_label_compare import MultiLabelComparison, compare_labels
@@ -16,6 +17,7 @@ __all__ = [
     "Change",
     "Comparison",
     "Estimate",
+    "LabelViews",
     "LearningCurve",
     "MultiLabelComparison",
     "MultiLabelReport",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,20 +11,12 @@ from numpy.typing import NDArray
 
 from classgap import checks
 from classgap.arrays import divide
-from classgap.measure.audit_report import SCHEMA_VERSION, Estimate
+from classgap.measure.audit_report import Estimate
 from classgap.measure.comparison import Change, Verdict
+from classgap.measure.label_views import LabelViews, Table
 from classgap.measure.multi_label_report import MEANINGS
 from classgap.measure.render import notebook
-from classgap.measure.render.plain import (
-    columns_frame,
-    escape,
-    json_ready,
-    markdown_table,
-    percent,
-    points,
-    records,
-    structured,
-)
+from classgap.measure.render.plain import percent, points, structured
 from classgap.measure.statistics.f1 import LabelCounts, f1_changes, mean_f1, mean_f1_change
 from classgap.measure.statistics.false_discovery import benjamini_hochberg
 from classgap.measure.verdict import ONE_RUN
@@ -33,8 +24,6 @@ from classgap.predictions import Columns
 from classgap.predictions.multi_label import Thresholds, align_labels, as_label_predictions
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from classgap.predictions.multi_label import MultiLabelPredictions
 
 TITLES = {
@@ -50,7 +39,7 @@ METHOD = "exact exchange of before and after per label (mid-p), Benjamini-Hochbe
 
 
 @dataclass(frozen=True, eq=False)
-class MultiLabelComparison:
+class MultiLabelComparison(LabelViews):
     """Which labels improved or got worse. Created by :func:`classgap.compare_labels`; methods are views of it.
 
     Attributes:
@@ -71,10 +60,6 @@ class MultiLabelComparison:
     notes: tuple[str, ...] = ()
 
     @property
-    def num_labels(self) -> int:
-        return len(self.labels)
-
-    @property
     def improved(self) -> NDArray[np.void]:
         """Labels whose F1 improved significantly, largest gain first."""
         return self.per_label[self.per_label["significant"] & (self.per_label["delta"] > 0)][::-1]
@@ -85,16 +70,15 @@ class MultiLabelComparison:
         return self.per_label[self.per_label["significant"] & (self.per_label["delta"] < 0)]
 
     def __repr__(self) -> str:
-        size = f"{self.num_labels:,} labels, {self.num_samples:,} samples"
-        return f"<MultiLabelComparison: {self.verdict.title}; {size}; macro F1 {_change(self.metrics['macro_f1'].delta)} points>"
+        mean = f"macro F1 {_change(self.metrics['macro_f1'].delta)} points"
+        return f"<MultiLabelComparison: {self.verdict.title}; {self.size}; {mean}>"
 
     def _repr_html_(self) -> str:
         tables = [
             ("F1", self.headings(), self.headline_rows()),
             ("Labels with a significant change", self.label_headings(), self.label_rows(10, changed=True)),
         ]
-        size = f"{self.num_labels:,} labels, {self.num_samples:,} samples"
-        return notebook.block("Label comparison", size, self.verdict.sentence, tables, self.notes)
+        return notebook.block("Label comparison", self.size, self.verdict.sentence, tables, self.notes)
 
     def headings(self) -> tuple[str, ...]:
         return ("", "before", "after", "change", f"{self.confidence:.0%} interval")
@@ -133,50 +117,17 @@ class MultiLabelComparison:
             for r in rows
         ]  # fmt: skip
 
-    def to_dict(self) -> dict[str, Any]:
-        """The comparison as plain data, ready for JSON (nan is None)."""
-        from classgap import __version__
+    def summary(self, labels: int) -> tuple[str, str, Table, Table]:
+        largest = "Labels with the largest changes of F1", self.label_headings(), self.label_rows(labels)
+        return "Label comparison", self.verdict.sentence, ("F1", self.headings(), self.headline_rows()), largest
 
-        tree: dict[str, Any] = json_ready(
-            {
-                "schema_version": SCHEMA_VERSION,
-                "classgap_version": __version__,
-                "num_samples": self.num_samples,
-                "num_labels": self.num_labels,
-                "confidence": self.confidence,
-                "verdict": asdict(self.verdict),
-                "method": METHOD,
-                "metrics": {name: asdict(change) for name, change in self.metrics.items()},
-                "groups": {},
-                "per_label": records(self.per_label),
-                "notes": list(self.notes),
-            }
-        )
-        return tree
-
-    def to_markdown(self, *, labels: int = 10) -> str:
-        """Verdict, macro and micro F1, and the labels with the largest changes."""
-        parts = [
-            f"## Label comparison: {self.num_labels} labels, {self.num_samples:,} samples",
-            f"**{escape(self.verdict.sentence)}**",
-            markdown_table(self.headings(), self.headline_rows()),
-            "### Labels with the largest changes of F1",
-            markdown_table(self.label_headings(), self.label_rows(labels)),
-            "### Notes",
-            "\n".join(f"- {escape(note)}" for note in self.notes),
-        ]
-        return "\n\n".join(parts) + "\n"
-
-    def to_pandas(self) -> pd.DataFrame:
-        """The labels as a data frame, indexed by name."""
-        return columns_frame(self.per_label)
-
-    def to_html(self, path: str | Path) -> Path:
-        """Write the comparison as one self-contained HTML page and return its path."""
-        from classgap.measure.render.multi_label import render_label_comparison
-
-        render_label_comparison(self, path)
-        return Path(path)
+    def content(self) -> dict[str, Any]:
+        return {
+            "verdict": asdict(self.verdict),
+            "method": METHOD,
+            "metrics": {name: asdict(change) for name, change in self.metrics.items()},
+            "groups": {},
+        }
 
 
 def compare_labels(

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap.measure.audit_report import SCHEMA_VERSION, Estimate, Homogeneity
+from classgap.measure.audit_report import Estimate, Homogeneity
+from classgap.measure.label_views import LabelViews, Table
 from classgap.measure.render import notebook
-from classgap.measure.render.plain import columns_frame, escape, json_ready, markdown_table, percent, records
+from classgap.measure.render.plain import percent
 from classgap.measure.statistics.metrics import label
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from classgap.predictions.multi_label import MultiLabelPredictions
 
 SIDES = ("recall", "precision")
@@ -28,7 +26,7 @@ MEANINGS = {
 
 
 @dataclass(frozen=True, eq=False)
-class MultiLabelReport:
+class MultiLabelReport(LabelViews):
     """Which labels fail, and whether they really differ. Created by :func:`classgap.audit_labels`; methods are views of it.
 
     Attributes:
@@ -61,10 +59,6 @@ class MultiLabelReport:
     notes: tuple[str, ...] = ()
 
     @property
-    def num_labels(self) -> int:
-        return len(self.labels)
-
-    @property
     def worst_label(self) -> Any:
         """The record of the label with the lowest F1."""
         return self.per_label[0]
@@ -74,15 +68,11 @@ class MultiLabelReport:
         numbers = (
             f"macro F1 {percent(self.metrics['macro_f1'].value)}, lowest F1 {percent(worst['f1'])} ({worst['name']})"
         )
-        return f"<MultiLabelReport: {self.num_labels:,} labels, {self.num_samples:,} samples; {numbers}>"
+        return f"<MultiLabelReport: {self.size}; {numbers}>"
 
     def _repr_html_(self) -> str:
-        size = f"{self.num_labels:,} labels, {self.num_samples:,} samples"
-        tables: list[tuple[str, Sequence[str], Sequence[Sequence[str]]]] = [
-            ("Aggregates", ("", "value", f"{self.confidence:.0%} interval"), self.headline_rows()),
-            ("Labels with the lowest F1", self._label_heads(), self.label_rows(notebook.CLASSES_SHOWN)),
-        ]
-        return notebook.block("Label audit", size, self.verdict, tables, self.notes)
+        name, verdict, *tables = self.summary(notebook.CLASSES_SHOWN)
+        return notebook.block(name, self.size, verdict, tables, self.notes)
 
     def headline_rows(self) -> list[tuple[str, str, str]]:
         """The main numbers as text: name, value, interval."""
@@ -106,53 +96,20 @@ class MultiLabelReport:
             rows.append(tuple(cells))
         return rows
 
-    def to_dict(self) -> dict[str, Any]:
-        """The report as plain data, ready for JSON (nan is None)."""
-        from classgap import __version__
+    def summary(self, labels: int) -> tuple[str, str, Table, Table]:
+        means = "Aggregates", ("", "value", f"{self.confidence:.0%} interval"), self.headline_rows()
+        lowest = "Labels with the lowest F1", self._label_heads(), self.label_rows(labels)
+        return "Label audit", self.verdict, means, lowest
 
-        groups = {side: {name: asdict(e) for name, e in found.items()} for side, found in self.groups.items()}
-        tree: dict[str, Any] = json_ready(
-            {
-                "schema_version": SCHEMA_VERSION,
-                "classgap_version": __version__,
-                "num_samples": self.num_samples,
-                "num_labels": self.num_labels,
-                "confidence": self.confidence,
-                "seed": self.seed,
-                "verdict": self.verdict,
-                "homogeneity": asdict(self.homogeneity),
-                "precision_homogeneity": asdict(self.precision_homogeneity),
-                "metrics": {name: asdict(estimate) for name, estimate in self.metrics.items()},
-                "groups": groups,
-                "per_label": records(self.per_label),
-                "notes": list(self.notes),
-            }
-        )
-        return tree
-
-    def to_markdown(self, *, labels: int = 10) -> str:
-        """Verdict, aggregates, the labels with the lowest F1, and notes."""
-        parts = [
-            f"## Label audit: {self.num_labels} labels, {self.num_samples:,} samples",
-            f"**{escape(self.verdict)}**",
-            markdown_table(("", "value", f"{self.confidence:.0%} interval"), self.headline_rows()),
-            "### Labels with the lowest F1",
-            markdown_table(self._label_heads(), self.label_rows(labels)),
-        ]
-        if self.notes:
-            parts += ["### Notes", "\n".join(f"- {escape(note)}" for note in self.notes)]
-        return "\n\n".join(parts) + "\n"
-
-    def to_pandas(self) -> pd.DataFrame:
-        """The labels as a data frame, indexed by name."""
-        return columns_frame(self.per_label)
-
-    def to_html(self, path: str | Path) -> Path:
-        """Write the report as one self-contained HTML page and return its path."""
-        from classgap.measure.render.multi_label import render_labels
-
-        render_labels(self, path)
-        return Path(path)
+    def content(self) -> dict[str, Any]:
+        return {
+            "seed": self.seed,
+            "verdict": self.verdict,
+            "homogeneity": asdict(self.homogeneity),
+            "precision_homogeneity": asdict(self.precision_homogeneity),
+            "metrics": {name: asdict(estimate) for name, estimate in self.metrics.items()},
+            "groups": {side: {name: asdict(e) for name, e in found.items()} for side, found in self.groups.items()},
+        }
 
 
 def side_label(side: str, name: str) -> str:

@@ -187,7 +187,8 @@ class Suite:
         """All runs, seed by seed, so that a suite cut short has compared everything a few times."""
         pairs = list(self.pairs(only))
         if not pairs:
-            known = ", ".join(f"{task.name}/{variant.name}" for task, variant in self.pairs())
+            names = [f"{task.name}/{variant.name}" for task, variant in self.pairs()]
+            known = ", ".join(names[:10]) + (f" … ({len(names)} in all)" if len(names) > 10 else "")
             raise InputError(f"--only {' '.join(only)} fits none of {known}; patterns are like 'mlp/*' or '*/mr2*'")
         measures: dict[tuple[str, str], tuple[str, ...]] = {}
         for row in self.published:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 import numpy as np
 
-from classgap.measure.multi_label_compare import METHOD
-from classgap.measure.multi_label_report import MEANINGS, SIDES, side_label
+from classgap.measure.label_views import LabelViews
+from classgap.measure.multi_label_compare import METHOD, MultiLabelComparison
+from classgap.measure.multi_label_report import MEANINGS, SIDES, MultiLabelReport, side_label
 from classgap.measure.render.chart_parts import Records, inline, sized, unit_axis
 from classgap.measure.render.html import Charts, render_page, verdict_parts
 from classgap.measure.render.page_tables import listing_table, records_table
@@ -19,8 +20,6 @@ from classgap.measure.render.plot import CHANGES, NAMED_CLASSES
 
 if TYPE_CHECKING:
     from classgap.measure.audit_report import Estimate
-    from classgap.measure.multi_label_compare import MultiLabelComparison
-    from classgap.measure.multi_label_report import MultiLabelReport
 
 _COLOURS = {"recall": "#3f8fd2", "precision": "#e8703a"}
 _TILES = (("recall", "balanced"), ("recall", "worst"), ("recall", "gap"), ("precision", "balanced"), ("precision", "worst"),
@@ -91,6 +90,16 @@ def f1_before_after(comparison: MultiLabelComparison, limit: int = NAMED_CLASSES
     before = base.mark_point(size=60, filled=False, strokeWidth=1.6).encode(place, start, colour, tooltip=tip)
     after = base.mark_circle(size=95, opacity=1).encode(place, alt.X("after:Q"), colour, tooltip=tip)
     return sized(alt.layer(bar, before, after), height=18 * len(rows) + 10)
+
+
+def render(result: LabelViews, path: Path | str) -> None:
+    """Write the page of an audit or a comparison."""
+    if isinstance(result, MultiLabelComparison):
+        render_label_comparison(result, path)
+    elif isinstance(result, MultiLabelReport):
+        render_labels(result, path)
+    else:
+        raise TypeError(f"result must be a multi-label audit or comparison, got {type(result).__name__}")
 
 
 def render_labels(
