@@ -23,12 +23,8 @@ from classgap.training.lock import lock_folder, release_unused
 from classgap.training.loop import Trainer
 from classgap.training.outputs import SplitOutputs
 from classgap.training.precision import require_precision
-<<<<<<< HEAD
 from classgap.training.processes import agree, resolve_size, starting_together, watching_processes, without_advice
-=======
-from classgap.training.processes import resolve_size, starting_together, watching_processes
 from classgap.training.progress import Watcher
->>>>>>> wspeed
 from classgap.training.recipes import load_recipe
 from classgap.training.sharding import ShardedStrategy
 from classgap.training.stages.base import SharedRuns, open_run
