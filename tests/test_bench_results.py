@@ -145,3 +145,12 @@ def test_rules_pick_what_was_recorded(done: Any) -> None:
     assert "TEST ORACLE" in RULES["test_oracle"].meaning
     with pytest.raises(InputError, match="no epoch recorded"):
         RULES["val_hard"].pick(dataclasses.replace(result, candidates=tuple(made[:1])))
+
+
+def test_predictions_that_do_not_fit_their_counts_are_refused(done: Any, tmp_path: Path) -> None:
+    """A flipped bit of an archive, which has no checksum of its own."""
+    record = json.loads((done[1] / "results.jsonl").read_text().splitlines()[0])
+    record["candidates"][0]["test_correct"][0] -= 1
+    (tmp_path / "results.jsonl").write_text(json.dumps(record) + "\n")
+    with pytest.raises(InputError, match="do not fit its counts"):
+        read_results([tmp_path / "results.jsonl"])

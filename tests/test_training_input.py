@@ -151,3 +151,21 @@ def test_malformed_results_files_are_refused(content: bytes, tmp_path: Path) -> 
 def test_settings_that_would_have_no_effect_are_refused(settings: list[str], words: str, tmp_path: Path) -> None:
     chosen = [part for setting in ("epochs=1", "data.per_class=12", *settings) for part in ("--set", setting)]
     assert words in call("train", *chosen, "--out", tmp_path / "run").sentence
+
+
+def test_more_devices_than_a_machine_has() -> None:
+    """The number of devices became the length of a list."""
+    assert "devices must be at most 9,999" in call("train", "--devices", "9" * 20).sentence
+
+
+@pytest.mark.parametrize("odd", ["\x1b[31m", "../..", "[/x]"])
+def test_the_folder_of_a_run_has_a_plain_name(odd: str) -> None:
+    slug = TrainConfig().override([f"method={odd}", f"model={odd}"]).slug
+    assert slug.isprintable()
+    assert not {"/", "["} & set(slug)
+
+
+def test_numbers_beyond_64_bits_are_refused() -> None:
+    """torch cannot multiply a tensor with them."""
+    with pytest.raises(InputError, match="lam must be a finite number"):
+        registry.get("loss", "mr2").build(num_classes=3, lam=10**30)

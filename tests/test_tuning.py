@@ -42,6 +42,11 @@ def test_spaces() -> None:
 def test_what_cannot_be_searched(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"did you mean 'optim\.lr'"):
         tune(folder=tmp_path, space={"optim.lrr": Float(0.1, 1.0, 0.1)})
+    with pytest.raises(
+        InputError, match=r"unknown parameter of cross_entropy 'lam'"
+    ):  # before the reference is trained
+        tune(folder=tmp_path / "new", space={"method.lam": Float(0.1, 1.0, 0.1)})
+    assert not (tmp_path / "new").exists()
     with pytest.raises(InputError, match=r"tune needs validation data; set data\.val_fraction"):
         tune(folder=tmp_path, settings=[*SMALL, "data.val_fraction=0"])
 

@@ -114,10 +114,8 @@ def number(name: str, value: float, *, low: float = -math.inf, high: float = mat
 
 
 def _is_finite(value: float) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # a whole number beyond the range of floats
-        return False
+    """Also false for whole numbers beyond 64 bits, which torch cannot multiply with."""
+    return -(2**63) < value < 2**63 if isinstance(value, int) else math.isfinite(value)
 
 
 def shown(value: object) -> str:

@@ -36,8 +36,8 @@ def csv_text(columns: Any) -> str:
     frame = _frame(columns)
     texts = [name for name, kind in frame.schema.items() if kind == pl.String]
     safe = frame.with_columns(_no_formulas(name) for name in texts)
-    text: str = safe.rename({name: f"'{name}" for name in frame.columns if re.match(_FORMULA, name)}).write_csv()
-    return text
+    renamed = safe.rename({name: f"'{name}" for name in frame.columns if re.match(_FORMULA, name)})
+    return str(renamed.write_csv())
 
 
 def _frame(columns: Any) -> Any:

@@ -115,7 +115,7 @@ class Result:
         for candidate in self.candidates:
             correct = np.bincount(self.y_true, self.right(candidate), minlength=len(self.support))
             if not np.array_equal(correct, candidate.test_correct):
-                raise InputError(f"the predictions of {self.name} in epoch {candidate.epoch} do not fit its counts")
+                raise ValueError(f"the predictions of {self.name} in epoch {candidate.epoch} do not fit its counts")
         return self
 
     def for_archive(self) -> Result:
