@@ -356,7 +356,9 @@ class PublishedMR2Loss(MR2Loss):
         )
     """
 
-    if_collapsed = "lower method.lam (0.01 or less), or use method=mr2, whose pull is weak until the network fits its data"
+    if_collapsed = (
+        "lower method.lam (0.01 or less), or use method=mr2, whose pull is weak until the network fits its data"
+    )
 
     def __init__(
         self,
