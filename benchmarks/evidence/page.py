@@ -32,6 +32,7 @@ SUITES = (
     "banking77",
     "cosine",
     "remedies",
+    "remedies_images",
     "cifar10",
     "cifar100",
     "fashion",

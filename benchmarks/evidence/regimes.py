@@ -20,11 +20,16 @@ REGIMES = (
     ("Frozen image features, hidden layer", "embeddings:mlp", "CIFAR-100, 100 training samples per class"),
     ("Frozen image features, cosine head", "cosine:hidden layer", "CIFAR-100, 100 training samples per class"),
     (
-        "Remedies besides a loss",
+        "Remedies besides a loss, frozen features",
         "remedies:hidden layer",
         "frozen image features, CIFAR-100, hidden layer, 100 samples per class; costs: see the page of all runs",
     ),
     ("Fine-tuning on images", "finetune:EfficientNet-Lite0", "CIFAR-100 at 64 pixels, 100 training images per class"),
+    (
+        "Remedies besides a loss, from scratch",
+        "remedies_images:wrn-10-1",
+        "CIFAR-10, 500 training images per class, a small network; costs: see the page of all runs",
+    ),
     ("From scratch, small network", "cifar100:wrn-10-1", "CIFAR-100, 100 training images per class"),
     ("From scratch, ResNet-20", "cifar100:resnet20", "CIFAR-100, 100 training images per class"),
     ("From scratch, ResNet-20, ten classes", "cifar10:resnet20", "CIFAR-10, 500 training images per class"),
