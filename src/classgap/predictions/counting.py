@@ -87,12 +87,13 @@ def count_labels(table: Table) -> Pairs:
     numbers = {"n": nw.len()}
     if found.count is not None:
         columns["count"] = nw.col(found.count)
+        columns["size"] = nw.col(found.count).cast(nw.Float64)  # its sum cannot wrap around
         numbers = {
             "n": nw.col("count").sum(),
             "least": nw.col("count").min(),
             "filled": nw.col("count").count(),
             "rows": nw.len(),
-            "size": nw.col("count").cast(nw.Float64).sum(),
+            "size": nw.col("size").sum(),
         }
     elif not slices and (pairs := _count_indices(table)) is not None:
         return pairs
