@@ -36,6 +36,11 @@ ROWS = (
     ("fine-tuning EfficientNet-Lite0, CIFAR-100 at 64 pixels", "`MR2Loss`", "finetune:EfficientNet-Lite0/MR²"),
     ("", "`MR2Loss(fit_power=0)`, the constant weight of the paper", "finetune:EfficientNet-Lite0/MR², constant λ"),
     ("", OURS, "finetune:EfficientNet-Lite0/compact logits"),
+    (
+        "",
+        "cross-entropy, ensemble of 3 with mirrored views (3 × the cost)",
+        "finetune:EfficientNet-Lite0/cross_entropy, ensemble of 3, flipped views",
+    ),
     ("CIFAR-10 images, 500 per class, small network", "`MR2Loss(fit_power=0)`", "cifar10:wrn-10-1/MR², constant λ"),
     ("", "cross-entropy again, other seeds", "cifar10:wrn-10-1/cross_entropy, re-run"),
     ("CIFAR-100 images, 100 per class, small network", "`MR2Loss(fit_power=0)`", "cifar100:wrn-10-1/MR², constant λ"),
