@@ -17,6 +17,7 @@ from classgap.checks import InputError
 from classgap.cli.app import app
 from classgap.suites import RULES, Published, load_suite
 from classgap.suites.published import measured, published_tables
+from classgap.suites.suite import paper_suites
 
 
 def row(variant: str = "erm", task: str = "digits", **changes: Any) -> Published:
@@ -102,11 +103,8 @@ def test_rows_not_run_state_command_and_cost(done: Any) -> None:
 
 
 def test_every_table_of_the_papers_states_its_cost() -> None:
-    costs = {
-        (name, task.name): task.cost
-        for name in ("mr2", "mr2_large", "dbm", "marc_large")
-        for task in load_suite(name).tasks
-    }
+    costs = {(name, task.name): task.cost for name in paper_suites() for task in load_suite(name).tasks}
     assert all("of one A100, assuming" in cost for cost in costs.values())
     assert costs["mr2", "ResNet-32"].startswith("about 17 minutes")  # 300 × 50 000 / 15 000 seconds
+    assert "1,800 images" in costs["mr2_large", "CLIP RN-50"]
     assert costs["mr2_large", "RN-50 from scratch"].startswith("about 43 hours")  # 300 × 1 281 167 / 2 500 seconds

@@ -38,7 +38,7 @@ ROWS = (
     ("", OURS, "finetune:EfficientNet-Lite0/compact logits"),
     (
         "",
-        "cross-entropy, ensemble of 3 with mirrored views (3 × the cost)",
+        "cross-entropy, ensemble of 3 with mirrored views (cost of training × 3, of prediction × 6)",
         "finetune:EfficientNet-Lite0/cross_entropy, ensemble of 3, flipped views",
     ),
     ("CIFAR-10 images, 500 per class, small network", "`MR2Loss(fit_power=0)`", "cifar10:wrn-10-1/MR², constant λ"),

@@ -19,6 +19,7 @@ from classgap.training.config import DataConfig, MethodConfig, ModelConfig, Opti
 from classgap.training.recipes import load_file, load_recipe, quickened, recipe_file, recipe_names
 
 _TABLES = Path(__file__).resolve().parents[1] / "recipes" / "tables"
+_SHARED = ("__init__", "common", "costs")  # files there that are no suites
 
 _MOST_SEEDS = 10_000
 # What published accuracies may be of; a single class is "class NAME".
@@ -233,7 +234,7 @@ def load_suite(name: str) -> Suite:
 
 def paper_suites() -> list[str]:
     """The suites with the tables of the papers."""
-    return sorted(path.stem for path in _TABLES.glob("*.py") if path.stem not in ("__init__", "common"))
+    return sorted(path.stem for path in _TABLES.glob("*.py") if path.stem not in _SHARED)
 
 
 def _of_recipe(name: str) -> Suite:

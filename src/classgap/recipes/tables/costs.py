@@ -38,7 +38,8 @@ def estimated_cost(config: TrainConfig) -> str:
         >>> estimated_cost(TrainConfig().override(["data=cifar100", "model=resnet32", "epochs=300"]))
         'about 17 minutes of one A100, assuming 15,000 images per second'
     """
-    rate = RATES.get(config.model.name.removesuffix("-quickgelu"), CIFAR_RATE)
+    name = config.model.name.removesuffix("-quickgelu")
+    rate = RATES[name] if ":" in name else RATES.get(name, CIFAR_RATE)  # a network of a library must be listed
     minutes = training_images(config) * config.epochs / rate / 60
     time = f"{minutes / 60:.0f} hours" if minutes > 180 else f"{max(1, round(minutes))} minutes"
     return f"about {time.removesuffix('s') if time.startswith('1 ') else time} of one {GPU}, assuming {rate:,} images per second"
