@@ -13,6 +13,7 @@ import pytest
 from classgap import Columns, Predictions, audit
 from classgap.checks import InputError, printable
 from classgap.cli.compare import runs
+from classgap.measure import gate
 from classgap.posthoc.estimators.lowest_cost import check_cost
 from classgap.predictions import read_cost, read_names, read_train_counts
 from command_line import call
@@ -75,11 +76,14 @@ def test_a_regression_is_not_a_classification(tmp_path: Path) -> None:
         audit(tmp_path / "r.csv")
 
 
-def test_a_regression_on_whole_numbers_gets_a_note() -> None:
+def test_a_regression_on_whole_numbers_gets_a_note_and_fails_every_gate() -> None:
     rng = np.random.default_rng(0)
     target = rng.integers(25, 346, 442)
     report = audit(target, np.rint(0.5 * target + 75 + rng.normal(0, 30, 442)).astype(int))
     assert any("target of a regression" in note for note in report.notes)
+    (outcome,) = gate.check(report, ["gap > 2%"])
+    assert outcome.failed
+    assert "target of a regression" in outcome.sentence
     classes = np.repeat(np.arange(200), 2)  # as many classes with as few samples, but a classifier
     assert not any("regression" in note for note in audit(classes, np.where(rng.random(400) < 0.5, classes, 0)).notes)
 
