@@ -87,8 +87,10 @@ class Table:
 
     def _is_best(self, row: int, column: int) -> bool:
         """Whether the number that this cell starts with is the largest of a column in which one wants to see it."""
+        if self.heads[column] not in self.best or len(self.rows) < 2:
+            return False
         values = [_number(cells[column]) for cells in self.rows]
-        return self.heads[column] in self.best and len(values) > 1 and values[row] == max(values)
+        return values[row] == max(values)
 
     def _latex(self) -> str:
         columns = "".join("l" if left else "r" for left in self._left)
