@@ -239,6 +239,11 @@ def remedies(epochs: int) -> tuple[Variant, ...]:
             note="control of ensembles of 3: the same cost of training",
         ),
         Variant(
+            "cross_entropy, 3 × the epochs, flipped views + gap dial",
+            settings=(f"epochs={3 * epochs}", views, "stage=gap_dial", "stage.strength=1", "stage.ridge=1"),
+            note="control of the ensemble with a dial: the same cost of training, prediction 2",
+        ),
+        Variant(
             "distillation of an ensemble of 3",
             "distillation",
             settings=("stage=ensemble_teacher", "stage.members=3", *_TOGETHER),
