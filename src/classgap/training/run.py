@@ -134,7 +134,7 @@ def start(
     fabric = _fabric(config, *resolve_size(devices, nodes), accelerator, strategy)
     if fabric.device.type == "cpu":
         require_precision(config.precision)
-    with starting_together():
+    with starting_together(fabric):
         fabric.launch()
     if workers is None and data is None:
         workers = default_workers(fabric.world_size)
