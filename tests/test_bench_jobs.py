@@ -10,6 +10,7 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
+import torch
 
 from bench_suite import EPOCHS, same, tiny
 from classgap.suites import Task, Variant, append_results, pool, read_results
@@ -98,6 +99,18 @@ def test_a_worker_may_have_processes_of_its_own() -> None:
     context.Pipe.return_value = MagicMock(), MagicMock()
     _hire(context, ())
     assert context.Process.call_args.kwargs["daemon"] is False
+
+
+def test_processes_of_a_worker_start_as_those_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A spawned worker spawned its own processes too: each of them imported torch, for every part of the data."""
+    monkeypatch.setattr(signal, "signal", MagicMock())  # a worker ignores Ctrl-C
+    usual = multiprocessing.get_start_method()
+    multiprocessing.set_start_method("spawn", force=True)  # as in a spawned worker
+    try:
+        work([], tmp_path, tmp_path / "results.jsonl", torch.get_num_threads(), 0, "session", MagicMock())
+        assert multiprocessing.get_start_method() == usual
+    finally:
+        multiprocessing.set_start_method(None, force=True)
 
 
 def test_a_job_that_cannot_be_run_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

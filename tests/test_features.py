@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
+from typer.testing import CliRunner
 
 import classgap
 from classgap.checks import InputError
+from classgap.cli.app import app
 from classgap.data import load_data
 from classgap.heads import FeatureTap
 from classgap.models import build_model
@@ -132,6 +134,21 @@ def test_what_is_no_file_of_features(weights: Path, tmp_path: Path) -> None:
         load_data(str(done.path))
     with pytest.raises(InputError, match=r"must end in \.safetensors"):
         features("mlp", "digits", tmp_path / "f.npz")
+
+
+def test_random_weights_are_told(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["features", "mlp-16", "digits", "--out", str(tmp_path / "f.safetensors")])
+    assert "note: the network has random weights" in done.output
+    assert "1,797 samples" in done.output
+    quick = ["model.frozen=true", "epochs=1", "data.per_class=12"]
+    said = [said_by_a_run(tmp_path / name, [*quick, f"model={name}"]) for name in ("mlp-8", "linear")]
+    assert ["random weights" in text for text in said] == [True, False]
+
+
+def said_by_a_run(folder: Path, settings: list[str]) -> str:
+    notes: list[str] = []
+    classgap.train(settings=settings, folder=folder, watch=lambda progress: notes.append(progress.note or ""))
+    return " ".join(notes)
 
 
 def test_features_of_a_run(tmp_path: Path) -> None:

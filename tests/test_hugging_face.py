@@ -130,12 +130,14 @@ def test_image_classifier(tmp_path: Path) -> None:
     assert not same.head_is_new
     other = open_model(f"hf:{tmp_path / 'vit'}", 3, (3, 32, 32), True)
     assert other.head_is_new
-    assert "(they have 5)" in other.notes[0]
+    assert "(they have one for 5)" in other.notes[0]
 
 
 def test_errors(bert: Path, tmp_path: Path, table: Path) -> None:
-    with pytest.raises(InputError, match="has no classifier for these data"):
-        build_model(f"hf:{bert}", 3, (3, 32, 32))
+    assert "(they have none): it starts at zero" in open_model(f"hf:{bert}", 2, (8,), True).notes[0]
+    for pretrained in (False, True):
+        with pytest.raises(InputError, match=r"the data are images, but model hf:.* has no classifier of images"):
+            open_model(f"hf:{bert}", 3, (3, 32, 32), pretrained)
     with pytest.raises(InputError, match=r"has no config\.json"):
         build_model(f"hf:{tmp_path}", 3, (8,))
     with pytest.raises(InputError, match="choose a text model"):

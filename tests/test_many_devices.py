@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -9,12 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 import torch.multiprocessing as mp
 import typer
 from lightning_fabric.plugins.environments.lightning import find_free_network_port
@@ -225,6 +228,32 @@ def test_the_first_process_ends_with_one_that_it_waits_for() -> None:
             == 1
         )
     assert os.waitstatus_to_exitcode(os.waitpid(first, 0)[1]) == 2
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_process_that_never_comes_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task of SLURM that dies before the processes have found each other left the others waiting for half an hour."""
+    monkeypatch.setenv("CLASSGAP_START_SECONDS", "0.5")
+    port, (read, write) = find_free_network_port(), os.pipe()
+    waiting = os.fork()
+    if waiting == 0:
+        os.dup2(write, 2)
+        sys.stderr = os.fdopen(2, "w")
+        with contextlib.suppress(Exception), starting_together():
+            address = f"tcp://127.0.0.1:{port}"
+            dist.init_process_group("gloo", address, timeout=timedelta(seconds=60), world_size=2, rank=0)
+        os._exit(0)
+    os.close(write)
+    with open(read, "rb") as stream:
+        assert b"not all processes of this run have started within 0.5 seconds" in stream.read()
+    assert os.waitstatus_to_exitcode(os.waitpid(waiting, 0)[1]) == 2
+
+
+@pytest.mark.parametrize("text", ["soon", "0", "nan"])
+def test_the_time_to_start_is_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("CLASSGAP_START_SECONDS", text)
+    with pytest.raises(InputError, match="CLASSGAP_START_SECONDS must be a"):
+        train(TrainConfig().override(SMALL), tmp_path, accelerator="cpu")
 
 
 def test_one_of_the_processes_that_are_left_tells_it(tmp_path: Path) -> None:

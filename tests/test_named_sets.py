@@ -299,6 +299,6 @@ def test_a_network_that_knows_words_reads_a_folder_of_ids(places: Callable[[str]
     folder = tmp_path / "own"
     for wnid in ("n02012849", "n01443537"):
         shutil.copytree(root / "imagenet" / "val" / wnid, folder / wnid)
-    _, y = open_samples(folder, None, None, Expected(names, (3, 16, 16), FileOptions(size=16)))
+    y = open_samples(folder, None, None, Expected(names, (3, 16, 16), FileOptions(size=16))).labels
     assert y is not None
     assert y.tolist() == [1] * 6 + [9] * 6

@@ -13,6 +13,7 @@ import torch
 
 from classgap.checks import InputError
 from classgap.data import Split, load_data, load_source
+from classgap.data.python_sets import dataset_labels
 from image_files import NEEDS_TORCHVISION, truncate, write_folder, write_image
 
 pytestmark = NEEDS_TORCHVISION
@@ -160,6 +161,37 @@ def test_torch_data_sets(tmp_path: Path) -> None:
         load_data(Noise(4))  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"pass them: train"):
         load_data("dataset:Noise")
+
+
+class Given(torch.utils.data.Dataset[Any]):
+    """The same sample and label four times."""
+
+    def __init__(self, *sample: Any) -> None:
+        self.sample = sample
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, row: int) -> Any:
+        return self.sample
+
+
+@pytest.mark.parametrize(
+    ("sample", "message"),
+    [
+        ((torch.zeros(3), 0.5), "labels of the train data set must be class indices from 0, got 0.5"),  # was cut to 0
+        ((torch.zeros(3), "cat"), "labels of the train data set must be class indices from 0, got 'cat'"),
+        ((torch.zeros(3), torch.zeros(2)), "must be class indices from 0, got tensor"),
+        ((torch.zeros(3), -1), "must be class indices from 0, got -1"),
+        ((torch.zeros(3),), r"the train data set must give pairs \(sample, label\), got tuple"),
+        (("a text", 0), "must be PIL images, image tensors or vectors, got 'a text'"),
+    ],
+)
+def test_torch_data_sets_of_something_else(sample: tuple[Any, ...], message: str) -> None:
+    for label in (1, np.int64(1), torch.tensor(1), torch.tensor([1])):
+        assert dataset_labels("train", Given(torch.zeros(3), label)).tolist() == [1] * 4
+    with pytest.raises(InputError, match=message):
+        load_data((Given(*sample), Given(torch.zeros(3), 0)))
 
 
 # --- bad input --------------------------------------------------------------------------------------------------------

@@ -99,6 +99,26 @@ def _run(*words: object) -> str:
     return result.output
 
 
+def test_what_was_done_with_the_samples_is_told(tmp_path: Path) -> None:
+    """Files that were left out, and numbers that are taken for classes with names."""
+    pytest.importorskip("torchvision")
+    root = write_folder(tmp_path / "photos", {"train": 9, "test": 4}, size=(8, 8))
+    _fit(tmp_path / "run", f"data={root}", "data.per_class=8", workers=0)
+    bad = next((root / "test" / "ant").iterdir())
+    bad.write_bytes(bad.read_bytes()[:40])
+    words = ("predict", tmp_path / "run", root, "--out", tmp_path / "found.csv", "--workers", 0)
+    said = _run(*words, "--skip-corrupt")
+    assert f"note: 1 of 12 images cannot be decoded and are left out: test/ant/{bad.name}" in said
+    assert "11 samples" in said
+    files = [path.relative_to(root) for path in sorted((root / "test").glob("*/*")) if path != bad]
+    numbers = {"ant": 2, "bee": 1, "cat": 0}
+    (root / "list.txt").write_text("".join(f"{path} {numbers[path.parent.name]}\n" for path in files))
+    said = _run("predict", tmp_path / "run", root / "list.txt", *words[3:])
+    assert (
+        "note: the labels are numbers and are taken as positions among the classes of the network: 0 as ant, 1" in said
+    )
+
+
 def test_a_folder_from_training_to_report(tmp_path: Path) -> None:
     pytest.importorskip("torchvision")
     root = write_folder(tmp_path / "photos", {"train": 15, "test": 12}, size=(18, 15), suffix=".jpg")
@@ -126,6 +146,8 @@ def test_a_folder_from_training_to_report(tmp_path: Path) -> None:
         np.testing.assert_allclose(read.scores, found.scores, rtol=1e-4, atol=1e-5)
         assert read.y_true.tolist() == found.y_true.tolist()
     assert "36 samples" in _run("audit", tmp_path / "found.csv")
+    for column in ("id", "ids"):  # an archive calls them ids, a table has one id per row
+        assert "36 samples" in _run("compare", tmp_path / "found.npz", tmp_path / "found.csv", "--id", column)
     assert "36 samples" in _run("compare", tmp_path / "found.npz", tmp_path / "run" / "predictions_test.npz")
     _run("fix", tmp_path / "found.npz", "--out", tmp_path / "fixed", "--folds", 2)
     assert (tmp_path / "fixed" / "report.html").exists()

@@ -15,7 +15,7 @@ from classgap.suites import load_suite
 from classgap.suites.suite import paper_suites
 from classgap.training import TrainConfig
 from classgap.training.recipes import load_file, load_recipe, quickened, recipe_file, recipe_names
-from classgap.training.run import start
+from classgap.training.run import open_data, start
 from image_files import NEEDS_TORCHVISION
 
 LARGE = [name for name in paper_suites() if name.endswith("_large")]
@@ -72,6 +72,15 @@ def test_the_quick_form_differs_in_size_only(name: str) -> None:
     assert quick.data.augment == whole.data.augment
     assert quick.epochs == 2
     assert quick.data.partial or name == "elm_two_moons"
+
+
+def test_the_quick_form_of_a_long_tail_can_be_tuned() -> None:
+    """Its smallest class had one sample: `tune` needs validation data, and the data set had none to give."""
+    config = load_recipe("elm_cifar_lt", quick=True).override(["data.val_fraction=0.1"])
+    found = open_data(config.data)
+    assert found.val is not None
+    assert found.val.y.unique().tolist() == list(range(10))
+    assert found.train.y.bincount().min() >= 2
 
 
 def test_unknown_recipes_and_suites_name_the_near_ones() -> None:

@@ -60,12 +60,12 @@ def test_a_table_for_each_part(tmp_path: Path) -> None:
 def test_predicting_on_texts(tmp_path: Path) -> None:
     table = _csv(tmp_path / "questions.csv", ROWS)
     expected = Expected(("card", "loan"), (2, 6), FileOptions(), encode)
-    split, y = open_samples(str(table), None, "all", expected)
-    assert y is not None
-    assert y.tolist() == [0, 1] * 10
-    given, _ = open_samples([text for text, _ in ROWS], [label for _, label in ROWS], None, expected)
-    for found in (split, given):
-        (x,) = found.read([torch.arange(20)])
+    named = open_samples(str(table), None, "all", expected)
+    assert named.labels is not None
+    assert named.labels.tolist() == [0, 1] * 10
+    given = open_samples([text for text, _ in ROWS], [label for _, label in ROWS], None, expected)
+    for found in (named, given):
+        (x,) = found.split.read([torch.arange(20)])
         assert torch.equal(x, encode([text for text, _ in ROWS]))
     images = Expected(("card", "loan"), (3, 8, 8), FileOptions())
     with pytest.raises(InputError, match="holds texts, but the network was trained on samples of shape"):

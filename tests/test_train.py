@@ -330,6 +330,22 @@ def test_command_line(tmp_path: Path) -> None:
     assert "overall" in again.output
 
 
+def test_two_classes_have_no_medium_third(tmp_path: Path) -> None:
+    """NumPy warned of an empty mean in every epoch, and the last lines had a medium accuracy of nan %."""
+    from typer.testing import CliRunner
+
+    from classgap.cli.app import app
+
+    x, y = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32), np.arange(40) % 2
+    np.savez(tmp_path / "two.npz", x_train=x + y[:, None], y_train=y, x_test=x + y[:, None], y_test=y)
+    words = [f"--set=data={tmp_path / 'two.npz'}", "--set=epochs=1", "--accelerator=cpu", f"--out={tmp_path / 'run'}"]
+    result = CliRunner().invoke(app, ["train", *words], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert "hard" in result.output
+    assert "medium" not in result.output
+    assert "nan" not in result.output
+
+
 def test_a_bad_setting_is_one_sentence_and_exit_code_2() -> None:
     failed = _run("--set", "seeed=3", check=False)
     assert failed.returncode == 2

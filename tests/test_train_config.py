@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from classgap.checks import InputError
-from classgap.training import DataConfig, MethodConfig, ScheduleConfig, TrainConfig
+from classgap.training import (
+    DataConfig,
+    MethodConfig,
+    ModelConfig,
+    OptimConfig,
+    PartConfig,
+    PredictConfig,
+    ScheduleConfig,
+    TrainConfig,
+    train,
+)
 from classgap.training.schedule import rate_factor
 
 
@@ -115,3 +128,82 @@ def test_schedules_end_where_they_should() -> None:
     assert rate_factor(ScheduleConfig("constant"), 9, 10) == 1
     steps = ScheduleConfig("step", milestones=(160, 180), gamma=0.01)
     assert [rate_factor(steps, e, 200) for e in (159.9, 160, 180)] == pytest.approx([1, 0.01, 0.0001])
+
+
+_SECTIONS = ("data", "model", "method", "optim", "schedule", "sampler", "mix", "wrapper", "average", "predict", "stage")
+
+
+@pytest.mark.parametrize("section", _SECTIONS)
+def test_a_text_in_the_place_of_a_section(section: str) -> None:
+    with pytest.raises(
+        InputError, match=rf"{section} must be of the class \w+, got 'x'; write {section}=\w+\(\w+=\(?'x'"
+    ):
+        TrainConfig(**{section: "x"})
+    with pytest.raises(InputError, match=rf"{section} must be a dictionary of settings such as .*'x'"):
+        TrainConfig.from_dict({section: "x"})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"data": {"name": "digits"}}, r"write data=DataConfig\(\*\*…\)"),
+        ({"data": None}, "or leave data out"),
+        ({"data": ModelConfig()}, "data must be of the class DataConfig"),
+        ({"data": DataConfig}, r"write data=DataConfig\(\)"),
+        ({"teacher": 3}, "teacher must be a text, got 3"),
+        ({"epochs": "3"}, "epochs must be a whole number, got '3'"),
+        ({"batch": 32.5}, "batch must be a whole number, got 32.5"),
+        ({"channels_last": "no"}, "channels_last must be True or False, got 'no'"),
+        ({"data": DataConfig(name=3)}, "data.name must be a text, got 3"),  # type: ignore[arg-type]
+        ({"data": DataConfig(per_class=2.5)}, "data.per_class must be a whole number, got 2.5"),  # type: ignore[arg-type]
+        ({"data": DataConfig(augment="flip")}, r"data.augment must be a tuple such as \('flip',\), got 'flip'"),  # type: ignore[arg-type]
+        ({"predict": PredictConfig("flip")}, "predict.augment must be a tuple"),  # type: ignore[arg-type]
+        ({"optim": OptimConfig(betas=0.9)}, r"optim.betas must be a tuple such as \(0.9, 0.999\), got 0.9"),  # type: ignore[arg-type]
+        ({"optim": OptimConfig(lr=float("nan"))}, "optim.lr must be a finite number, got nan"),
+        ({"schedule": ScheduleConfig("step", milestones="6,8")}, r"such as \(60, 80\), got '6,8'"),  # type: ignore[arg-type]
+        ({"method": MethodConfig("mr2", "lam=3")}, "method.params must be a dictionary of parameters"),  # type: ignore[arg-type]
+        ({"stage": PartConfig("crt", {"to": np.ones(3)})}, r"stage.params\['to'\] must be a number, a text, or a list"),
+        ({"model": ModelConfig(pretrained=3)}, "model.pretrained must be a text or True or False, got 3"),  # type: ignore[arg-type]
+        ({"model": ModelConfig(zero_shot=None)}, "model.zero_shot must be a text, got None"),  # type: ignore[arg-type]
+        ({"model": ModelConfig(head_scale="x")}, "model.head_scale must be learned or a number, got 'x'"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_setting_of_another_type(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        TrainConfig(**settings)  # type: ignore[arg-type]
+
+
+def test_values_of_other_libraries_become_plain() -> None:
+    config = TrainConfig(
+        data=DataConfig(name=Path("photos"), root=Path("images"), augment=["flip"]),  # type: ignore[arg-type]
+        optim=OptimConfig(lr=np.float64(0.5)),
+        epochs=np.int64(3),  # type: ignore[arg-type]
+    )
+    plain = TrainConfig(
+        DataConfig(name="photos", root="images", augment=("flip",)), optim=OptimConfig(lr=0.5), epochs=3
+    )
+    assert config == plain
+    assert config.slug == plain.slug
+    assert TrainConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+@pytest.mark.parametrize("settings", ["epochs=1", {"epochs": 1}, [3]])
+def test_settings_are_a_list_of_texts(settings: object) -> None:
+    with pytest.raises(InputError, match=r"settings must be a list of texts such as \['optim.lr=0.05'\], got"):
+        TrainConfig().override(settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"config": {"epochs": 1}}, "config must be a TrainConfig, or the name or path of a recipe, got {'epochs': 1}"),
+        ({"config": TrainConfig}, "config must be a TrainConfig"),
+        ({"data": "digits"}, r"data must be a pair of torch data sets, got a text; write settings=\['data=digits'\]"),
+        ({"data": ("only",)}, "data must be a name, a path, or a pair"),
+        ({"strategy": "deepspeed"}, "unknown value for strategy 'deepspeed'"),
+        ({"memory": -3}, "memory must be a finite number in .0, inf., got -3"),
+    ],
+)
+def test_arguments_of_train_of_another_type(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        train(folder=tmp_path, accelerator="cpu", **arguments)

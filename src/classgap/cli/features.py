@@ -63,6 +63,8 @@ def features(
             workers=workers,
             watch=lambda finished, total: bar.update(task, completed=finished, total=total),
         )
+    for note in done.notes:
+        console().print(f"note: {note}", soft_wrap=True, highlight=False)
     resumed = f" ({done.resumed:,} were there already)" if done.resumed else ""
     console().print(
         f"{done.samples:,} samples{resumed}, {done.width:,} features each; written to {done.path}; train a head on them: "

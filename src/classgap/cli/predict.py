@@ -51,7 +51,8 @@ def predict(
     """Apply the classifier of a finished run to labelled data.
 
     DATA is a folder of images (CLASS/…, or test/CLASS/…), a table with columns path and label, an NPZ archive, or a name of
-    `classgap data list`. Images are prepared as in the run. Labels are matched with the classes of the run by name.
+    `classgap data list`. Images are prepared as in the run. Labels are matched with the classes of the run by name;
+    labels 0, 1, 2, … as in list files are positions among these classes.
 
     \b
     classgap predict runs/mine photos/ --out predictions.npz
@@ -77,6 +78,8 @@ def predict(
             augment=augment,
         )
     found.write(out)
+    for note in found.notes:
+        console().print(f"note: {note}", soft_wrap=True)
     right = float((found.y_pred == found.y_true).mean())
     console().print(
         f"{len(found.y_true):,} samples, {len(found.class_names):,} classes, accuracy {right:.1%}; written to {out}; why and "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -196,6 +197,8 @@ def _report(console: Console, result: TrainResult) -> None:
     report = classgap.audit(test.y_true, test.y_pred, class_names=test.class_names)
     for name in ("overall", "easy", "medium", "hard", "worst"):
         estimate = getattr(report, name)
+        if math.isnan(estimate.value):  # two classes have no medium third
+            continue
         interval = f"[{estimate.low:.1%}, {estimate.high:.1%}]"
         console.print(f"{name:>8}  {estimate.value:6.1%}  {interval}", highlight=False)
     console.print(

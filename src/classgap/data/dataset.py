@@ -135,6 +135,7 @@ def load_data(
         >>> len(data.train), len(data.val), len(data.test), data.split_hash
         (200, 79, 1000, '4f7a620f2c40')
     """
+    number("memory", memory, low=0)
     processes = default_workers() if workers is None else whole("workers", workers, low=0)
     options = FileOptions(
         size,
@@ -228,9 +229,9 @@ def _published_tail(
 
 
 def _pair(sets: tuple[Any, Any]) -> tuple[Any, Any]:
-    if not isinstance(sets, tuple) or len(sets) != 2:
+    if not isinstance(sets, (tuple, list)) or len(sets) != 2:
         raise InputError("data must be a name, a path, or a pair (training set, test set) of torch data sets")
-    return sets
+    return sets[0], sets[1]
 
 
 def _on_batches(setting: str, augment: Sequence[str], train: Split) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from classgap.checks import InputError, class_indices, one_of
 from classgap.data.images import ImageFiles
 from classgap.data.items import Array, FileOptions, Items
 from classgap.data.listing import only, read_listing
-from classgap.data.own import open_listing
+from classgap.data.own import left_out, open_listing
 from classgap.data.python_sets import DatasetItems, as_tensor, dataset_labels
 from classgap.data.samples import Split, resized
 from classgap.data.sources import load_source, own_listing
@@ -42,8 +42,22 @@ class Expected:
     encode: Encode | None = None
 
 
-def open_samples(data: Any, labels: Any, part: Part | None, expected: Expected) -> tuple[Split, Array | None]:
-    """Samples, and their labels as positions among the expected classes, if there are labels.
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """Samples to predict.
+
+    Attributes:
+        labels: Positions among the expected classes, if the labels are known.
+        notes: What the user should know, e.g. which files were left out.
+    """
+
+    split: Split
+    labels: Array | None
+    notes: tuple[str, ...] = ()
+
+
+def open_samples(data: Any, labels: Any, part: Part | None, expected: Expected) -> Opened:
+    """Samples, and their labels if these are known.
 
     Args:
         data: A name or path as in ``data.name``, a torch data set, an array or tensor of samples, or a list of texts.
@@ -55,10 +69,12 @@ def open_samples(data: Any, labels: Any, part: Part | None, expected: Expected) 
     x: Tensor | Items
     y: Array | None
     names: Sequence[str] | None
+    notes: tuple[str, ...] = ()
     if isinstance(data, (str, Path)):
         if labels is not None:
             raise InputError("labels come with a named data set, folder or file; pass them for arrays only")
-        x, y, names = _named(str(data), part, expected)
+        x, y, names, notes = _named(str(data), part, expected)
+        notes += _as_positions(names, expected.class_names)
     elif hasattr(data, "__getitem__") and not isinstance(data, (np.ndarray, Tensor, list)):
         y = dataset_labels("given", data)
         items = DatasetItems(data, np.arange(len(data)), tuple(as_tensor(data[0][0]).shape))
@@ -71,7 +87,7 @@ def open_samples(data: Any, labels: Any, part: Part | None, expected: Expected) 
             y = np.array([names.index(label) for label in y.tolist()])
     _require_shape(tuple(x.shape[1:]), expected.in_shape)
     split = Split(x, torch.zeros(len(x), dtype=torch.long), expected.files.workers)
-    return split, None if y is None else _codes(y, names, expected.class_names, len(x))
+    return Opened(split, None if y is None else _codes(y, names, expected.class_names, len(x)), notes)
 
 
 def _given(data: Any, expected: Expected) -> Tensor | Items:
@@ -84,10 +100,12 @@ def _given(data: Any, expected: Expected) -> Tensor | Items:
     return torch.as_tensor(data)
 
 
-def _named(name: str, part: Part | None, expected: Expected) -> tuple[Tensor | Items, Array, Sequence[str]]:
+def _named(
+    name: str, part: Part | None, expected: Expected
+) -> tuple[Tensor | Items, Array, Sequence[str], tuple[str, ...]]:
     path = own_listing(name)
     if path is None:
-        return _published(name, part, expected)
+        return (*_published(name, part, expected), ())
     options = expected.files
     listing = read_listing(path, options.root)
     listing = only(listing, part or ("test" if listing.parts else "all"), options.test_fraction)
@@ -104,7 +122,7 @@ def _named(name: str, part: Part | None, expected: Expected) -> tuple[Tensor | I
         raise InputError(f"{name} holds texts, but the network was trained on samples of shape {expected.in_shape}")
     names = listing.class_names
     y = np.array([names.index(listing.labels[row]) for row in kept], dtype=np.int64)
-    return items, y, names
+    return items, y, names, left_out(listing, kept)
 
 
 def _published(name: str, part: Part | None, expected: Expected) -> tuple[Tensor | Items, Array, Sequence[str]]:
@@ -138,8 +156,7 @@ def _require_shape(shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:
 
 def _codes(y: Array, names: Sequence[str] | None, known: tuple[str, ...], rows: int) -> Array:
     """Labels as positions among the classes that the network knows: by name, or by number where the data have no names."""
-    numbered = names is None or tuple(names) == tuple(str(k) for k in range(len(names)))
-    if names is None or (numbered and not set(names) <= set(known)):
+    if names is None or _are_numbers(names, known):
         return class_indices("labels", y, len(known), rows=rows)
     if any(
         is_synset(name) for name in names if name not in known
@@ -147,10 +164,23 @@ def _codes(y: Array, names: Sequence[str] | None, known: tuple[str, ...], rows: 
         names = class_words(names)[0]
     unknown = [name for name in names if name not in known]
     if unknown:
-        shown = ", ".join(unknown[:_SHOWN]) + (", …" if len(unknown) > _SHOWN else "")
-        raise InputError(
-            f"the network does not know the classes {shown}; it was trained on {', '.join(known[:_SHOWN])}, …"
-        )
+        raise InputError(f"the network does not know the classes {_some(unknown)}; it was trained on {_some(known)}")
     place = np.array([known.index(name) for name in names], dtype=np.int64)
     codes: Array = place[class_indices("labels", y, len(place), rows=rows)]
     return codes
+
+
+def _are_numbers(names: Sequence[str], known: tuple[str, ...]) -> bool:
+    """Whether the classes of the data are 0, 1, 2, … but those of the network have names."""
+    return list(names) == [str(k) for k in range(len(names))] and not set(names) <= set(known)
+
+
+def _as_positions(names: Sequence[str], known: tuple[str, ...]) -> tuple[str, ...]:
+    if not _are_numbers(names, known):
+        return ()
+    meaning = _some([f"{k} as {name}" for k, name in enumerate(known)])
+    return (f"the labels are numbers and are taken as positions among the classes of the network: {meaning}",)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")

@@ -36,7 +36,7 @@ def listed_source(
     items, kept = open_listing(listing, options, encode)
     if isinstance(items, ImageFiles):
         items = with_size(items, options.size, options.resize)
-    notes = (*listing.notes, *_left_out(listing, kept))
+    notes = (*listing.notes, *left_out(listing, kept))
     listing = _only(listing, kept)
     parts = np.array(divide(listing, options.test_fraction))
     class_names = listing.class_names
@@ -92,7 +92,8 @@ def _labels(listing: Listing, part: str) -> set[str]:
     return {label for label, where in zip(listing.labels, listing.parts, strict=True) if where == part}
 
 
-def _left_out(listing: Listing, kept: list[int]) -> tuple[str, ...]:
+def left_out(listing: Listing, kept: list[int]) -> tuple[str, ...]:
+    """Which images are not among the rows that are used."""
     corrupt = sorted(set(range(len(listing.names))) - set(kept))
     if not corrupt:
         return ()

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from classgap.checks import InputError, as_numpy
+from classgap.checks import InputError, as_numpy, shown
 from classgap.data.images import IMAGENET_PIXELS
 from classgap.data.items import Array, Source, require_vectors_or_images
 
@@ -119,7 +119,12 @@ def as_tensor(sample: Any) -> Tensor:
 
         image: Tensor = F.pil_to_tensor(sample.convert("L" if sample.mode == "L" else "RGB"))
         return image
-    tensor = torch.as_tensor(sample)
+    try:
+        tensor = torch.as_tensor(sample)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"samples of a data set must be PIL images, image tensors or vectors, got {shown(sample)}; change the transform"
+        ) from error
     return tensor if tensor.dtype == torch.uint8 and tensor.dim() == 3 else tensor.to(torch.float32)
 
 
@@ -133,10 +138,24 @@ def dataset_labels(which: str, dataset: Any) -> Array:
         raise InputError(f"the {which} data set is empty")
     known = next((v for name in ("targets", "labels") if (v := getattr(dataset, name, None)) is not None), None)
     if known is None or len(known) != len(dataset):
-        known = [int(dataset[row][1]) for row in range(len(dataset))]
+        known = [_label(which, dataset[row]) for row in range(len(dataset))]
     labels = as_numpy(known)
-    if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0:
+    if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
         raise InputError(
             f"labels of the {which} data set must be class indices from 0, got {labels.dtype} of shape {labels.shape}"
         )
+    if labels.min() < 0:
+        raise InputError(f"labels of the {which} data set must be class indices from 0, got {labels.min()}")
     return labels.astype(np.int64)
+
+
+def _label(which: str, pair: Any) -> int:
+    """The class index in ``(sample, label)``."""
+    if not isinstance(pair, (tuple, list)) or len(pair) < 2:
+        raise InputError(f"the {which} data set must give pairs (sample, label), got {type(pair).__name__}")
+    label = pair[1]
+    with contextlib.suppress(AttributeError, ValueError, RuntimeError):  # a number of torch or NumPy
+        label = label.item()
+    if isinstance(label, bool) or not isinstance(label, int):
+        raise InputError(f"labels of the {which} data set must be class indices from 0, got {shown(pair[1])}")
+    return label

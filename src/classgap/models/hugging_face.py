@@ -92,23 +92,17 @@ def hf_model(name: str, num_classes: int, in_shape: Shape, pretrained: bool | st
 def _classifier(auto: Any, name: str, config: Any, download: bool, num_classes: int, options: dict[str, Any]) -> Built:
     published_classes = int(config.num_labels)
     config.num_labels = num_classes
-    try:
-        if not download:
+    if not download:
+        with _of_this_kind(name, auto):
             return Built(auto.from_config(config))
-    except ValueError as error:
-        raise InputError(f"model hf:{name} has no classifier for these data: {_first(error)}") from error
+
+    def load() -> Any:
+        fit = {"ignore_mismatched_sizes": True, "output_loading_info": True, "dtype": torch.float32}
+        with _of_this_kind(name, auto):
+            return auto.from_pretrained(name, config=config, **fit, **options)
+
     with _quiet():  # no table of the weights that do not fit; said in one sentence below
-        model, info = published(
-            f"the weights of hf:{name}",
-            lambda: auto.from_pretrained(
-                name,
-                config=config,
-                ignore_mismatched_sizes=True,
-                output_loading_info=True,
-                dtype=torch.float32,
-                **options,
-            ),
-        )
+        model, info = published(f"the weights of hf:{name}", load)
     random = sorted(
         {*info["missing_keys"], *(key[0] if isinstance(key, tuple) else key for key in info["mismatched_keys"])}
     )
@@ -116,8 +110,21 @@ def _classifier(auto: Any, name: str, config: Any, download: bool, num_classes: 
         return Built(model, head_is_new=False)
     head = find_head(model)[0]
     others = [key for key in random if not key.startswith(head)]
-    note = f"the weights of {name} have no head for {num_classes} classes (they have {published_classes}): it starts at zero"
+    theirs = f"one for {published_classes}" if info["mismatched_keys"] else "none"
+    note = f"the weights of {name} have no head for {num_classes} classes (they have {theirs}): it starts at zero"
     return Built(model, notes=(note + (f", and so do {', '.join(others[:3])}" if others else ""),))
+
+
+@contextlib.contextmanager
+def _of_this_kind(name: str, auto: Any) -> Iterator[None]:
+    """Within this block a network of another kind, such as one of texts for images, is a sentence."""
+    try:
+        yield
+    except ValueError as error:
+        if "Unrecognized configuration class" not in str(error):
+            raise
+        kind = "images" if "Image" in auto.__name__ else "texts"
+        raise InputError(f"the data are {kind}, but model hf:{name} has no classifier of {kind}; choose one") from error
 
 
 def _sentence(auto: Any, name: str, config: Any, download: bool, num_classes: int, pooling: dict[str, Any]) -> Built:
@@ -231,10 +238,6 @@ def _pooling(name: str) -> dict[str, Any] | None:
         return None
     with reading(path, "the description of a pooling layer"):
         return dict(json.loads(path.read_text(encoding="utf-8")))
-
-
-def _first(error: Exception) -> str:
-    return str(error).strip().split("\n", 1)[0][:200]
 
 
 def _transformers() -> Any:

@@ -120,6 +120,9 @@ def refuse_true_labels(true: Sequence[str], **others: Sequence[str | None]) -> N
             )
 
 
+_IDS = ("id", "ids")  # `classgap predict` writes a column id and an array ids; one name serves for both
+
+
 def pick(role: str, wanted: str | None, available: Sequence[str]) -> str | None:
     """The column for ``role`` among ``available``; None if the user named none and no column has a usual name.
 
@@ -128,6 +131,8 @@ def pick(role: str, wanted: str | None, available: Sequence[str]) -> str | None:
         'Label'
     """
     if wanted is not None:
+        if role == "id" and wanted in _IDS and wanted not in available:
+            wanted = next((name for name in _IDS if name in available), wanted)
         if wanted not in available:
             raise InputError(did_you_mean(wanted, available, what=f"column for --{role.replace('_', '-')}"))
         return wanted

@@ -21,7 +21,7 @@ def scan(source: Files, columns: Columns) -> pl.LazyFrame:
         return _scan_parquet(source, files, patterns)
     separator, header = _header(files, patterns)
     labels = [pick("true", columns.true, header), pick("pred", columns.pred, header)]
-    labels += [columns.id, columns.path, columns.text, *columns.by]
+    labels += [columns.id and pick("id", columns.id, header), columns.path, columns.text, *columns.by]
     # Labels stay text until all distinct labels are known: a column may begin with numbers and contain names later.
     types: dict[str, pl.DataType] = {name: pl.String() for name in labels if name in header}
     # Likewise, the first thousands of scores may be whole numbers and later ones not.

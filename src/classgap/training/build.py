@@ -116,7 +116,14 @@ def build_network(config: TrainConfig, data: TrainingData, *, teacher: nn.Module
     if "head" in criterion.needs:
         criterion.bind_head(taps[0].head)  # type: ignore[operator]
     new = built.head_is_new or (head != "linear" and not isinstance(first, ClipClassifier))
-    return Network(Experts(taps) if experts else taps[0], criterion, head, scale, experts, counts, new, built.notes)
+    notes = (*built.notes, *_about_frozen(config))
+    return Network(Experts(taps) if experts else taps[0], criterion, head, scale, experts, counts, new, notes)
+
+
+def _about_frozen(config: TrainConfig) -> tuple[str, ...]:
+    if not config.model.frozen or config.model.pretrained or config.model.name == "linear":
+        return ()
+    return ("the frozen backbone has random weights; model.pretrained=true or model.pretrained=FILE loads others",)
 
 
 def build_criterion(config: TrainConfig, data: TrainingData, counts: CountsChoice, **offered: Any) -> ClassLoss:

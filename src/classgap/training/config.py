@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import json
 import re
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +26,7 @@ from classgap.checks import (
     whole,
 )
 from classgap.training.average_config import AverageConfig
+from classgap.training.setting_types import hints, typed
 
 Precision = Literal["32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true"]
 
@@ -215,7 +215,8 @@ class TrainConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _check_literals(self, "")
+        for setting, plain in typed(self).items():
+            object.__setattr__(self, setting, plain)
         limits: tuple[tuple[str, float, float], ...] = (
             ("epochs", self.epochs, 1),
             ("batch", self.batch, 2),
@@ -270,6 +271,8 @@ class TrainConfig:
         ``method=mr2`` is short for ``method.name=mr2`` (so for every section), and ``method.lam=0.1`` sets a parameter of
         the method.
         """
+        if isinstance(assignments, (str, Mapping)) or not all(isinstance(text, str) for text in assignments):
+            raise InputError(f"settings must be a list of texts such as ['optim.lr=0.05'], got {shown(assignments)}")
         tree = _tree(self)
         for assignment in assignments:
             key, equals, text = assignment.partition("=")
@@ -352,47 +355,32 @@ def _tree(config: TrainConfig) -> dict[str, Any]:
     return tree
 
 
-@functools.cache
-def _hints(cls: Any) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
-
-
-def _check_literals(section: Any, prefix: str) -> None:
-    for name, hint in _hints(type(section)).items():  # type: ignore[arg-type]
-        value = getattr(section, name)
-        if dataclasses.is_dataclass(value):
-            _check_literals(value, f"{name}.")
-        elif typing.get_origin(hint) is Literal:
-            one_of(prefix + name, value, typing.get_args(hint))
-
-
-def _build(cls: Any, tree: Mapping[str, Any], prefix: str) -> Any:
-    hints = _hints(cls)
+def _build(cls: Any, tree: Any, prefix: str) -> Any:
+    inner = hints(cls)
+    if not isinstance(tree, Mapping):
+        what = prefix.rstrip(".") or "the configuration"
+        example = {next(iter(inner)): tree} if isinstance(tree, str) else {next(iter(inner)): "…"}
+        raise InputError(f"{what} must be a dictionary of settings such as {example}, got {shown(tree)}")
     for key in tree:
-        if key not in hints:
-            raise InputError(did_you_mean(prefix + key, [prefix + h for h in hints], what="setting"))
-    values: dict[str, Any] = {}
-    for key, value in tree.items():
-        if dataclasses.is_dataclass(hints[key]):
-            values[key] = _build(hints[key], value, f"{prefix}{key}.")
-        else:
-            values[key] = tuple(value) if isinstance(value, list) and key != "params" else value
-    return cls(**values)
+        if key not in inner:
+            raise InputError(did_you_mean(f"{prefix}{key}", [prefix + name for name in inner], what="setting"))
+    sections = {key: _build(inner[key], tree[key], f"{prefix}{key}.") for key in tree if is_dataclass(inner[key])}
+    return cls(**{**tree, **sections})
 
 
 def _assign(tree: dict[str, Any], key: str, text: str) -> None:
-    hints = _hints(TrainConfig)
+    sections = hints(TrainConfig)
     section, dot, rest = key.partition(".")
-    if section not in hints:
+    if section not in sections:
         raise InputError(did_you_mean(key, _settings(), what="setting"))
-    cls = hints[section]
-    if not dataclasses.is_dataclass(cls):
+    cls = sections[section]
+    if not is_dataclass(cls):
         if dot:
             raise InputError(f"{section} has no parts: write {section}={text}")
-        tree[section] = _parse(section, hints[section], text)
+        tree[section] = _parse(section, cls, text)
         return
     rest = rest or "name"
-    inner = _hints(cls)  # type: ignore[arg-type]
+    inner = hints(cls)  # type: ignore[arg-type]
     if "params" in inner and rest != "name":
         tree[section]["params"][rest.removeprefix("params.")] = plain_value(text)
     elif f"{rest.partition('.')[0]}_params" in inner and "." in rest:
@@ -412,7 +400,7 @@ def _assign(tree: dict[str, Any], key: str, text: str) -> None:
 
 def _settings() -> list[str]:
     known = [name for name in _flat(_tree(TrainConfig())) if not name.endswith("params")]
-    return [*known, *(name for name, hint in _hints(TrainConfig).items() if dataclasses.is_dataclass(hint))]
+    return [*known, *(name for name, hint in hints(TrainConfig).items() if is_dataclass(hint))]
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

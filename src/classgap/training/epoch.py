@@ -235,8 +235,14 @@ def add_groups(record: dict[str, Any], accuracy: NDArray[np.float64]) -> None:
     group_of = thirds(accuracy)
     for number, group in enumerate(THIRDS):
         members = group_of == number
-        record["val"][group] = float(np.mean(accuracy[members]))
-        record["spread"][group] = float(np.nanmean(spread[members]))
+        record["val"][group] = _mean(accuracy[members])
+        record["spread"][group] = _mean(spread[members])
+
+
+def _mean(values: NDArray[np.float64]) -> float:
+    """Mean of the known values; nan without any, as of the medium third of two classes."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else math.nan
 
 
 def append_log(path: Path, record: Mapping[str, Any]) -> None:

@@ -118,7 +118,7 @@ def _open(
         config = TrainConfig().override([*files, *settings, f"data={data}", "data.val_fraction=0", "data.augment=none"])
         encode = run.expected.encode
         sets = open_data(config.data, workers=workers, memory=MEMORY_MB, encode=encode)
-        return run.model, run.normalise, sets, (), _stamp(Path(model) / "model.safetensors")
+        return run.model, run.normalise, sets, sets.notes, _stamp(Path(model) / "model.safetensors")
     usual = [] if ":" not in str(model) else ["model.pretrained=true"]
     config = TrainConfig().override(
         [f"model={model}", *usual, *settings, f"data={data}", "data.val_fraction=0", "data.augment=none"]
@@ -133,7 +133,10 @@ def _open(
     file = weights_file(config.model.pretrained)
     normalise = Normalise(sets.mean, sets.std, channels_last=channels_last)
     # what a file of weights says about the head does not matter here
-    return FeatureTap(built.model), normalise, sets, sets.notes, "" if file is None else _stamp(file)
+    random = (
+        () if config.model.pretrained else ("the network has random weights; --set model.pretrained=FILE loads others",)
+    )
+    return FeatureTap(built.model), normalise, sets, (*sets.notes, *random), "" if file is None else _stamp(file)
 
 
 def _stamp(path: Path) -> str:

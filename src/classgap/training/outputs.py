@@ -33,6 +33,7 @@ class SplitOutputs:
             ``None`` for a cosine head, both for a causal head and for several networks.
         margin_norms: Norms of that layer's rows before MARC calibrated its margins, (K,); ``None`` otherwise.
         ids: What tells the samples apart, e.g. names of files; ``None`` for arrays.
+        notes: What the user should know about the samples, e.g. which files were left out.
     """
 
     y_true: NDArray[np.int64]
@@ -44,6 +45,7 @@ class SplitOutputs:
     train_counts: NDArray[np.int64]
     margin_norms: NDArray[np.float32] | None = None
     ids: Sequence[str] | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def y_pred(self) -> NDArray[np.int64]:

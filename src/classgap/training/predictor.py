@@ -86,8 +86,8 @@ class Predictor:
     def scores(self, data: Any, **options: Any) -> NDArray[np.float32]:
         """Scores (n, K) of samples, whose labels need not be known; see :meth:`outputs`."""
         views = self._views(options.pop("augment", None))
-        split, _ = open_samples(data, None, options.pop("part", None), self._reading(**options))
-        return self._forward(split, views)[0]
+        opened = open_samples(data, None, options.pop("part", None), self._reading(**options))
+        return self._forward(opened.split, views)[0]
 
     def outputs(
         self,
@@ -113,14 +113,14 @@ class Predictor:
         """
         views = self._views(augment)
         reading = self._reading(root=root, skip_corrupt=skip_corrupt, workers=workers)
-        split, y_true = open_samples(data, labels, part, reading)
-        if y_true is None:
+        opened = open_samples(data, labels, part, reading)
+        if opened.labels is None:
             raise InputError("predict needs true labels: pass labels=, or use scores() for samples without labels")
-        scores, features = self._forward(split, views)
+        scores, features = self._forward(opened.split, views)
         weight, bias = self.last_layer()
         norms = None if self.correction is None else self.correction.margin_norms
         return SplitOutputs(
-            y_true=y_true,
+            y_true=opened.labels,
             scores=scores,
             features=features,
             weight=weight,
@@ -128,7 +128,8 @@ class Predictor:
             class_names=self.class_names,
             train_counts=self.train_counts,
             margin_norms=None if norms is None else np.asarray(norms, dtype=np.float32),
-            ids=split.ids,
+            ids=opened.split.ids,
+            notes=opened.notes,
         )
 
     def _reading(self, **options: Any) -> Expected:

@@ -18,7 +18,7 @@ from lightning_fabric.strategies.launchers.subprocess_script import _ChildProces
 from torch import nn
 
 from classgap.batchstats.collectives import is_lost_connection
-from classgap.checks import InputError, shown, whole
+from classgap.checks import InputError, number, shown, whole
 from classgap.training.sharding import is_sharded
 from classgap.writing import mark_once
 
@@ -26,6 +26,8 @@ _GRACE_SECONDS = 10.0
 _NEEDED = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")
 _FIRST_PROCESS = "CLASSGAP_FIRST_PROCESS"
 _LOOK_SECONDS = 0.5
+_START_SECONDS = 600.0
+_START_VARIABLE = "CLASSGAP_START_SECONDS"
 _EARLY = "another process of this run has ended before training began; start the run again with the same command and --resume"
 _watched: list[Callable[[], LostProcessError]] = []
 _MOST_DIGITS = 4
@@ -94,15 +96,17 @@ def resolve_size(devices: str | int | None, nodes: int | None) -> tuple[str | in
 
 
 @contextlib.contextmanager
-def starting_together() -> Iterator[None]:
+def starting_together(fabric: Fabric | None = None) -> Iterator[None]:
     """Within this block the processes of a run find each other. If one of them ends, so do the others, with a sentence.
 
-    They would wait half an hour for it otherwise. Launchers such as torchrun end the others themselves.
+    They would wait half an hour for it otherwise. Launchers such as torchrun end the others themselves; under SLURM, and of
+    several machines, the others notice by the time that has passed (``CLASSGAP_START_SECONDS``).
     """
-    first, done = os.environ.get(_FIRST_PROCESS), threading.Event()
+    limit, first, done = _start_limit(), os.environ.get(_FIRST_PROCESS), threading.Event()
     if first is None:  # this is the first one; the others inherit its environment
         os.environ[_FIRST_PROCESS] = str(os.getpid())
         _ChildProcessObserver._terminate_all = _end_with_children  # type: ignore[assignment,method-assign]
+        threading.Thread(target=_end_after, args=(limit, fabric, done), daemon=True).start()
     else:
         threading.Thread(target=_end_without, args=(int(first), done), daemon=True).start()
     try:
@@ -110,6 +114,29 @@ def starting_together() -> Iterator[None]:
     finally:
         done.set()
         os.environ.pop(_FIRST_PROCESS, None)
+
+
+def _start_limit() -> float:
+    """Seconds that the processes of a run have to find each other."""
+    text = os.environ.get(_START_VARIABLE, "")
+    try:
+        return number(_START_VARIABLE, float(text), low=0, open_low=True) if text else _START_SECONDS
+    except ValueError as error:
+        raise InputError(f"{_START_VARIABLE} must be a number of seconds above 0, got {shown(text)}") from error
+
+
+def _end_after(seconds: float, fabric: Fabric | None, done: threading.Event) -> None:
+    if done.wait(seconds):
+        return
+    for process in getattr(fabric and fabric.strategy.launcher, "procs", ()):
+        process.kill()
+    _end(
+        LostProcessError(
+            f"not all processes of this run have started within {seconds:g} seconds. Look for an error of one of them above, or "
+            f"for a machine without a start, then use the same command with --resume. {_START_VARIABLE} changes this limit",
+            None,
+        )
+    )
 
 
 def _end_without(first: int, done: threading.Event) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from classgap.checks import InputError, did_you_mean
+from classgap.checks import InputError, did_you_mean, shown
 from classgap.registry import load_with_methods
 from classgap.scripts import explained
 from classgap.training.config import TrainConfig
@@ -16,6 +16,7 @@ from classgap.training.config import TrainConfig
 _SHIPPED = Path(__file__).resolve().parents[1] / "recipes"
 _QUICK_SIZE = 32
 _QUICK_BATCH = 50
+_QUICK_IMBALANCE = 5.0  # the smallest class of a stand-in then has enough samples to hold some out for validation
 
 
 def recipe_names() -> list[str]:
@@ -39,6 +40,20 @@ def load_recipe(name: str | Path, *, quick: bool = False) -> TrainConfig:
     if not isinstance(config, TrainConfig):
         raise InputError(f"config() of recipe {path} must return a TrainConfig, got {type(config).__name__}")
     return config
+
+
+def asked_for(config: TrainConfig | str | Path | None, settings: Sequence[str]) -> TrainConfig:
+    """A configuration, the one of a recipe or the default one, with changes."""
+    if isinstance(config, (str, Path)):
+        config = load_recipe(config)
+    elif config is None:
+        config = TrainConfig()
+    if not isinstance(config, TrainConfig):
+        raise InputError(
+            f"config must be a TrainConfig, or the name or path of a recipe, got {shown(config)}; write TrainConfig(epochs=3) or "
+            "settings=['epochs=3']"
+        )
+    return config.override(settings)
 
 
 def recipe_file(name: str | Path) -> Path:
@@ -78,6 +93,7 @@ def quickened(config: TrainConfig) -> TrainConfig:
         resize = None if config.data.resize is None else _QUICK_SIZE + 4
         root = str(stand_in(config.data.name))
         data = dataclasses.replace(config.data, root=root, partial=True, size=size, resize=resize, per_class=None)
+        data = dataclasses.replace(data, imbalance=min(data.imbalance, _QUICK_IMBALANCE))
     elif config.data.name == "two_moons":
         data = config.data
     schedule = dataclasses.replace(

@@ -11,7 +11,7 @@ from typing import Any
 from filelock import BaseFileLock
 from lightning_fabric import Fabric
 
-from classgap.checks import InputError
+from classgap.checks import InputError, one_of
 from classgap.data import MEMORY_MB, Encode, TrainingData, default_workers, load_data
 from classgap.models import text_encoder
 from classgap.training.build import for_network
@@ -25,7 +25,7 @@ from classgap.training.outputs import SplitOutputs
 from classgap.training.precision import require_precision
 from classgap.training.processes import agree, resolve_size, starting_together, watching_processes, without_advice
 from classgap.training.progress import Watcher
-from classgap.training.recipes import load_recipe
+from classgap.training.recipes import asked_for
 from classgap.training.sharding import ShardedStrategy
 from classgap.training.stages.base import SharedRuns, open_run
 
@@ -73,19 +73,21 @@ def train(
         settings: Changes of the configuration, as ``["data=cifar10", "method=mr2", "epochs=200"]``.
         resume: Continue a run that was interrupted; the result is bit for bit that of an uninterrupted run. Starts from the
             beginning where there is nothing to continue.
-        devices: How many on each machine, ``"auto"`` for all; as Lightning Fabric understands it, like ``accelerator`` and
-            ``strategy`` (``"ddp"`` or ``"fsdp"``). By default one, or as many as torchrun or SLURM has started.
+        devices: How many on each machine, ``"auto"`` for all; as Lightning Fabric understands it, like ``accelerator``. By
+            default one, or as many as torchrun or SLURM has started.
         nodes: Machines; by default one, or as many as torchrun or SLURM has started.
+        strategy: ``"ddp"``, ``"fsdp"``, or ``"auto"``, which is ``"ddp"`` for several devices.
         workers: Processes that decode image files, for each device; by default one per processor core, at most 8. Results do not
             depend on it.
         memory: Megabytes that decoded image files may take in memory; larger sets are decoded during training.
         data: Two torch data sets, for training and for testing, in place of what ``config.data.name`` names.
         watch: Called with a :class:`~classgap.training.TrainProgress` after every step and epoch.
     """
-    made = load_recipe(config) if isinstance(config, (str, Path)) else config or TrainConfig()
-    made = made.override(settings)
+    made = asked_for(config, settings)
     place = Path("runs") / made.slug if folder is None else Path(folder)
     if data is not None:
+        if isinstance(data, (str, Path)):
+            raise InputError(f"data must be a pair of torch data sets, got a text; write settings=['data={data}']")
         made = dataclasses.replace(made, data=dataclasses.replace(made.data, name=f"dataset:{type(data[0]).__name__}"))
     trainer = start(
         made,
@@ -132,7 +134,7 @@ def start(
     fabric = _fabric(config, *resolve_size(devices, nodes), accelerator, strategy)
     if fabric.device.type == "cpu":
         require_precision(config.precision)
-    with starting_together():
+    with starting_together(fabric):
         fabric.launch()
     if workers is None and data is None:
         workers = default_workers(fabric.world_size)
@@ -178,6 +180,7 @@ def open_data(
 
 
 def _fabric(config: TrainConfig, devices: str | int, nodes: int, accelerator: str, strategy: str) -> Fabric:
+    one_of("strategy", strategy, ("auto", "ddp", "fsdp"))
     chosen: Any = ShardedStrategy() if strategy == "fsdp" else strategy
     try:
         with without_advice():

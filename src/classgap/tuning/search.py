@@ -22,7 +22,7 @@ from classgap.training.config import MethodConfig, PartConfig, read_run
 from classgap.training.epoch import accuracy_by_class
 from classgap.training.lock import lock_folder
 from classgap.training.progress import DivergedError, TrainProgress
-from classgap.training.recipes import load_recipe
+from classgap.training.recipes import asked_for
 from classgap.training.run import start
 from classgap.tuning.space import as_settings, search_space, suggest
 from classgap.writing import write
@@ -122,8 +122,7 @@ def tune(
     """
     whole("trials", trials, low=1)
     number("slack", slack, low=0.0, high=1.0)
-    made = load_recipe(config) if isinstance(config, (str, Path)) else config or TrainConfig()
-    made = made.override(settings)
+    made = asked_for(config, settings)
     ranges = search_space(made) if space is None else dict(space)
     if not ranges:
         raise InputError(
