@@ -266,7 +266,7 @@ def test_costs_name_every_class_once(name: str, text: str, tmp_path: Path) -> No
 
 
 def test_costs_whose_squares_are_no_numbers_are_refused() -> None:
-    with pytest.raises(InputError, match="use a larger unit"):
+    with pytest.raises(InputError, match=r"cost holds the value 1e\+300"):
         check_cost([[0, 1e300], [1, 0]], 2)
 
 
@@ -283,3 +283,33 @@ def test_names_of_files_are_printed_as_they_are(odd: str, tmp_path: Path) -> Non
 
 def test_a_sentence_is_one_line(tmp_path: Path) -> None:
     assert "there is no file a\\nb" in call("audit", "a\nb", folder=tmp_path).sentence
+
+
+@pytest.mark.parametrize("role", ["scores", "features", "weight", "bias"])
+def test_numbers_whose_squares_are_no_numbers_are_refused(role: str, tmp_path: Path) -> None:
+    """The report was written with warnings about overflow, and ``fix`` did not come to its end."""
+    rng = np.random.default_rng(0)
+    arrays = {"features": rng.normal(size=(30, 4)), "weight": rng.normal(size=(3, 4)), "bias": rng.normal(size=3)}
+    if role == "scores":
+        arrays = {"scores": rng.normal(size=(30, 3))}
+    arrays[role].flat[1] = -1e200
+    np.savez(tmp_path / "p.npz", y_true=np.arange(30) % 3, **arrays)
+    for verb in ("audit", "fix"):
+        assert f"{role} holds the value -1e+200" in call(verb, tmp_path / "p.npz", folder=tmp_path).sentence
+
+
+WARNS = """
+import warnings
+from classgap import cli
+import classgap.cli.app as app
+def warns():
+    warnings.warn("two\\nlines", UserWarning)
+    raise SystemExit(0)
+app.app = warns
+cli.main()
+"""
+
+
+def test_a_warning_is_one_line_without_a_place_in_the_source() -> None:
+    done = subprocess.run([sys.executable, "-c", WARNS], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "note: two lines\n")

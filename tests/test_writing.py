@@ -167,7 +167,9 @@ def test_an_error_during_the_exchange_restores_the_old_result(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("moment", range(5))
-def test_a_signal_after_a_rename_restores_the_old_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int) -> None:
+def test_a_signal_after_a_rename_restores_the_old_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
+) -> None:
     """The handler of a signal runs when the call has done its work: the file of that call was removed."""
     for name in "abc":
         write(tmp_path / name, "old")

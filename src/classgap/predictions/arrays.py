@@ -251,7 +251,7 @@ def _scores(arrays: Mapping[str, NDArray[Any]], kind: str) -> tuple[NDArray[Any]
         return read_scores(arrays["scores"], kind)
     if "y_pred" in arrays or not {"features", "weight"} <= arrays.keys():
         return None, None
-    features = checks.float_matrix("features", arrays["features"])
+    features = checks.feature_matrix(arrays["features"])
     rows = arrays["weight"].shape[0] if arrays["weight"].ndim == 2 else 0
     weight, bias = check_head(arrays["weight"], arrays.get("bias"), rows, features.shape[1])
     return features.astype(np.float64) @ weight.T + bias, "logits"
@@ -276,7 +276,7 @@ def _features_and_head(
 ) -> tuple[NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None]:
     if "features" not in arrays:
         return None, None, None
-    features = checks.float_matrix("features", arrays["features"], rows=rows)
+    features = checks.feature_matrix(arrays["features"], rows=rows)
     if "weight" not in arrays:
         return features, None, None
     weight, bias = check_head(arrays["weight"], arrays.get("bias"), num_classes, features.shape[1])

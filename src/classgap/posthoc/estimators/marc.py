@@ -109,7 +109,7 @@ class MARC(ClasswiseAffine):
         :math:`d_j = \eta_j / \|W_j\|` comes from the uncorrected ``scores``.
         """
         check_is_fitted(self, "weight_norms_")
-        matrix = check_scores("scores", scores, columns=len(self.classes_))
+        matrix = check_scores(scores, columns=len(self.classes_))
         calibrated: Array = self.omega_ * (matrix / self.weight_norms_) + self.beta_
         return calibrated
 
