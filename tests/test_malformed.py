@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
+import json
 import zipfile
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+import safetensors.numpy
 
 from classgap import Predictions, audit, posthoc
 from classgap.checks import InputError
@@ -175,6 +179,32 @@ def test_a_saved_method_with_other_arrays_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a" / "method.safetensors").write_bytes((tmp_path / "b" / "method.safetensors").read_bytes())
     with pytest.raises(InputError, match="does not match"):
         posthoc.load(tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda a: a[:1], lambda a: a[0], lambda a: np.append(a, 0.0), lambda a: np.stack([a, a]), lambda a: a * np.inf],
+    ids=["one", "a number", "one more", "two rows", "infinite"],
+)
+def test_a_saved_method_with_arrays_of_another_shape_is_refused(change: Any, tmp_path: Path) -> None:
+    """Arrays of length 1 and single numbers were used for all classes."""
+    folder = posthoc.save(posthoc.VectorScaling().fit(arrays()["scores"], arrays()["y_true"]), tmp_path)
+    learned = safetensors.numpy.load_file(folder / "method.safetensors")
+    content = safetensors.numpy.save({name: np.ascontiguousarray(change(array)) for name, array in learned.items()})
+    settings = json.loads((folder / "method.json").read_text())
+    settings["sha256"] = hashlib.sha256(content).hexdigest()
+    (folder / "method.json").write_text(json.dumps(settings))
+    (folder / "method.safetensors").write_bytes(content)
+    with pytest.raises(InputError, match="must hold finite numbers for 3 classes"):
+        posthoc.load(folder)
+
+
+def test_a_method_with_an_array_as_parameter_is_saved(tmp_path: Path) -> None:
+    """It was a TypeError: arrays are no JSON."""
+    scores, y = arrays()["scores"], arrays()["y_true"]
+    method = posthoc.LowestCost(cost=1 - np.eye(3)).fit(scores, y)
+    found = posthoc.load(posthoc.save(method, tmp_path))
+    assert np.array_equal(found.predict(scores), method.predict(scores))
 
 
 # ---------------------------------------------------------------- random damage

@@ -32,7 +32,8 @@ class PostHocMethod(BaseEstimator):  # type: ignore[misc]
             on logits, or on the logarithms of probabilities, and rejects scores of the other kind.
     """
 
-    learned: ClassVar[tuple[str, ...]] = ()
+    learned: ClassVar[Mapping[str, str]] = {}
+    """Learned arrays and their shapes: one letter per dimension, ``K`` for the classes, any other letter for any length."""
     uses_features: ClassVar[bool] = False
     variants: ClassVar[tuple[Mapping[str, Any], ...]] = ({},)
     """Settings that :func:`classgap.fix` compares by cross-fitting; an empty one is the default."""
@@ -195,7 +196,7 @@ class PostHocMethod(BaseEstimator):  # type: ignore[misc]
 class ClasswiseAffine(PostHocMethod):
     """A method whose corrected scores are ``scale_ * scores + offset_``, with one scale and one offset per column."""
 
-    learned: ClassVar[tuple[str, ...]] = ("scale_", "offset_")
+    learned: ClassVar[Mapping[str, str]] = {"scale_": "K", "offset_": "K"}
     scale_: Array
     offset_: Array
 

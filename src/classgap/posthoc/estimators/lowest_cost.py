@@ -45,7 +45,7 @@ class LowestCost(PostHocMethod):
         cost_, scale_, offset_: The checked costs, and the calibration ``softmax(scale_ * scores + offset_)``.
     """
 
-    learned: ClassVar[tuple[str, ...]] = ("cost_", "scale_", "offset_")
+    learned: ClassVar = {"cost_": "KK", "scale_": "K", "offset_": "K"}
     cost_: Array
     scale_: Array
     offset_: Array
