@@ -14,7 +14,7 @@ from classgap import Columns, Predictions, audit
 from classgap.checks import InputError, printable
 from classgap.cli.compare import runs
 from classgap.posthoc.estimators.lowest_cost import check_cost
-from classgap.predictions import read_cost, read_names, read_train_counts
+from classgap.predictions import SliceCounts, read_cost, read_names, read_train_counts
 from command_line import call
 
 GOOD = "y_true,y_pred\na,a\nb,b\nb,a\n"
@@ -313,3 +313,29 @@ cli.main()
 def test_a_warning_is_one_line_without_a_place_in_the_source() -> None:
     done = subprocess.run([sys.executable, "-c", WARNS], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "note: two lines\n")
+
+
+def test_names_and_values_of_slices_are_shown_with_printable_characters(tmp_path: Path) -> None:
+    """They reached the terminal and the report as they were in the file."""
+    text = "y_true,y_pred,\"si\x1b[31mte\"\n" + "a,a,x\x1b[31m\na,b,\nb,b,y\nb,a,x\x1b[31m\n" * 5
+    (tmp_path / "p.csv").write_text(text)
+    done = call("audit", "p.csv", "--by", "si\x1b[31mte", "--out", "report", folder=tmp_path)
+    assert r"si\x1b[31mte" in done.out
+    written = [(tmp_path / "report" / f"report.{ending}").read_text() for ending in ("html", "md")]
+    assert "\x1b" not in "".join([done.out, done.err, *written])
+    report = audit(["a", "b"] * 40, ["a", "a"] * 40, by={"si\x1bte": ["x\a", "y"] * 40})
+    assert report.slices is not None
+    (column,) = report.slices.columns.values()
+    assert column.name == r"si\x1bte"
+    assert sorted(column.per_slice["name"]) == [r"x\x07", "y"]
+
+
+@pytest.mark.parametrize("values", [["", "(missing)"], [1.00000000001, 1.00000000002]])
+def test_two_slices_never_have_one_name(values: list[object]) -> None:
+    names = SliceCounts.from_samples("site", np.array(values), np.zeros(2, int), np.zeros(2, int), 1).names
+    assert len(set(names)) == 2
+
+
+def test_a_sentence_does_not_repeat_a_name_of_a_million_characters(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text("y_true,y_pred\n" + f"1,{'x' * 1_000_000}\n" * 3)
+    assert len(call("audit", tmp_path / "p.csv").sentence) < 4000
