@@ -317,7 +317,7 @@ def test_a_warning_is_one_line_without_a_place_in_the_source() -> None:
 
 def test_names_and_values_of_slices_are_shown_with_printable_characters(tmp_path: Path) -> None:
     """They reached the terminal and the report as they were in the file."""
-    text = "y_true,y_pred,\"si\x1b[31mte\"\n" + "a,a,x\x1b[31m\na,b,\nb,b,y\nb,a,x\x1b[31m\n" * 5
+    text = 'y_true,y_pred,"si\x1b[31mte"\n' + "a,a,x\x1b[31m\na,b,\nb,b,y\nb,a,x\x1b[31m\n" * 5
     (tmp_path / "p.csv").write_text(text)
     done = call("audit", "p.csv", "--by", "si\x1b[31mte", "--out", "report", folder=tmp_path)
     assert r"si\x1b[31mte" in done.out
