@@ -32,6 +32,8 @@ from waiting import LOOPBACK
 BASE = ["data.per_class=14", "batch=24", "model=mlp-16", "epochs=3", "checkpoint_steps=1", "optim.lr=0.05"]
 PHOTOS = ["data.size=10", "data.augment=resized_crop,flip", "batch=8", "epochs=2"]
 SETTINGS: dict[str, list[str]] = {
+    "plain": [],
+    "sam": ["wrapper=sam", "optim.clip=1"],
     "mr2": ["method=mr2"],
     "sam_lff": ["method=lff", "wrapper=sam"],
     "queue": ["method=elm", "method.queue=4", "method.num_features=16", "sampler=class_balanced"],
@@ -46,8 +48,16 @@ SETTINGS: dict[str, list[str]] = {
     "jtt": ["stage=jtt", "stage.first=0.34"],
     "ensemble": ["stage=ensemble", "stage.members=2", "epochs=2"],
     "distillation": ["stage=ensemble_teacher", "stage.members=2", "method=distillation", "epochs=2"],
+    "gap_dial": ["stage=gap_dial", "checkpoint_steps=3"],
+    "three_stage": ["stage=three_stage", "optim.name=adamw", "optim.lr=0.002"],
+    "add_samples": ["stage=add_samples", "data.per_class=10", "data.spare=4", "epochs=2"],
+    "views": ["method=supcon", "data.augment=crop", "epochs=2"],
+    "experts": ["method=ncl", "epochs=2"],
+    "wise": ["model.wise=0.5", "optim.name=adamw", "optim.lr=0.002", "checkpoint_steps=2", "schedule.warmup_steps=3"],
     "classes": ["stage=augment_classes", "data.augment=crop", "mix=confused_mixup", "epochs=2"],
     "two_processes": ["method=mr2", "average=ema", "average.horizon=0.2"],
+    "sam_queue_two_processes": ["wrapper=sam", "method=elm", "method.queue=4", "method.num_features=16", "epochs=2"],
+    "gap_dial_two_processes": ["stage=gap_dial", "epochs=2"],
     "lazy_two_processes": PHOTOS,
 }
 _ALONE_SECONDS = 6.0

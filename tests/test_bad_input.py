@@ -13,8 +13,9 @@ import pytest
 from classgap import Columns, Predictions, audit
 from classgap.checks import InputError, printable
 from classgap.cli.compare import runs
+from classgap.measure import gate
 from classgap.posthoc.estimators.lowest_cost import check_cost
-from classgap.predictions import read_cost, read_names, read_train_counts
+from classgap.predictions import SliceCounts, read_cost, read_names, read_train_counts
 from command_line import call
 
 GOOD = "y_true,y_pred\na,a\nb,b\nb,a\n"
@@ -75,11 +76,14 @@ def test_a_regression_is_not_a_classification(tmp_path: Path) -> None:
         audit(tmp_path / "r.csv")
 
 
-def test_a_regression_on_whole_numbers_gets_a_note() -> None:
+def test_a_regression_on_whole_numbers_gets_a_note_and_fails_every_gate() -> None:
     rng = np.random.default_rng(0)
     target = rng.integers(25, 346, 442)
     report = audit(target, np.rint(0.5 * target + 75 + rng.normal(0, 30, 442)).astype(int))
     assert any("target of a regression" in note for note in report.notes)
+    (outcome,) = gate.check(report, ["gap > 2%"])
+    assert outcome.failed
+    assert "target of a regression" in outcome.sentence
     classes = np.repeat(np.arange(200), 2)  # as many classes with as few samples, but a classifier
     assert not any("regression" in note for note in audit(classes, np.where(rng.random(400) < 0.5, classes, 0)).notes)
 
@@ -266,7 +270,7 @@ def test_costs_name_every_class_once(name: str, text: str, tmp_path: Path) -> No
 
 
 def test_costs_whose_squares_are_no_numbers_are_refused() -> None:
-    with pytest.raises(InputError, match="use a larger unit"):
+    with pytest.raises(InputError, match=r"cost holds the value 1e\+300"):
         check_cost([[0, 1e300], [1, 0]], 2)
 
 
@@ -283,3 +287,59 @@ def test_names_of_files_are_printed_as_they_are(odd: str, tmp_path: Path) -> Non
 
 def test_a_sentence_is_one_line(tmp_path: Path) -> None:
     assert "there is no file a\\nb" in call("audit", "a\nb", folder=tmp_path).sentence
+
+
+@pytest.mark.parametrize("role", ["scores", "features", "weight", "bias"])
+def test_numbers_whose_squares_are_no_numbers_are_refused(role: str, tmp_path: Path) -> None:
+    """The report was written with warnings about overflow, and ``fix`` did not come to its end."""
+    rng = np.random.default_rng(0)
+    arrays = {"features": rng.normal(size=(30, 4)), "weight": rng.normal(size=(3, 4)), "bias": rng.normal(size=3)}
+    if role == "scores":
+        arrays = {"scores": rng.normal(size=(30, 3))}
+    arrays[role].flat[1] = -1e200
+    np.savez(tmp_path / "p.npz", y_true=np.arange(30) % 3, **arrays)
+    for verb in ("audit", "fix"):
+        assert f"{role} holds the value -1e+200" in call(verb, tmp_path / "p.npz", folder=tmp_path).sentence
+
+
+WARNS = """
+import warnings
+from classgap import cli
+import classgap.cli.app as app
+def warns():
+    warnings.warn("two\\nlines", UserWarning)
+    raise SystemExit(0)
+app.app = warns
+cli.main()
+"""
+
+
+def test_a_warning_is_one_line_without_a_place_in_the_source() -> None:
+    done = subprocess.run([sys.executable, "-c", WARNS], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "note: two lines\n")
+
+
+def test_names_and_values_of_slices_are_shown_with_printable_characters(tmp_path: Path) -> None:
+    """They reached the terminal and the report as they were in the file."""
+    text = 'y_true,y_pred,"si\x1b[31mte"\n' + "a,a,x\x1b[31m\na,b,\nb,b,y\nb,a,x\x1b[31m\n" * 5
+    (tmp_path / "p.csv").write_text(text)
+    done = call("audit", "p.csv", "--by", "si\x1b[31mte", "--out", "report", folder=tmp_path)
+    assert r"si\x1b[31mte" in done.out
+    written = [(tmp_path / "report" / f"report.{ending}").read_text() for ending in ("html", "md")]
+    assert "\x1b" not in "".join([done.out, done.err, *written])
+    report = audit(["a", "b"] * 40, ["a", "a"] * 40, by={"si\x1bte": ["x\a", "y"] * 40})
+    assert report.slices is not None
+    (column,) = report.slices.columns.values()
+    assert column.name == r"si\x1bte"
+    assert sorted(column.per_slice["name"]) == [r"x\x07", "y"]
+
+
+@pytest.mark.parametrize("values", [["", "(missing)"], [1.00000000001, 1.00000000002]])
+def test_two_slices_never_have_one_name(values: list[object]) -> None:
+    names = SliceCounts.from_samples("site", np.array(values), np.zeros(2, int), np.zeros(2, int), 1).names
+    assert len(set(names)) == 2
+
+
+def test_a_sentence_does_not_repeat_a_name_of_a_million_characters(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text("y_true,y_pred\n" + f"1,{'x' * 1_000_000}\n" * 3)
+    assert len(call("audit", tmp_path / "p.csv").sentence) < 4000

@@ -76,3 +76,17 @@ def test_text_cannot_break_out_of_a_table() -> None:
     assert r"&lt;b>50 % \| a_b & {c} \\x $1 #" in lines[4]
     assert len({len(line) for line in lines[2:5]}) == 1  # aligned
     assert lines[3].startswith("| ---")
+
+
+def test_a_latex_table_can_be_put_into_a_paper() -> None:
+    rows = (("a", "9.5 ± 1", "-1.0 [-2, +0]"), ("b", "10.2 ± 1", "–"), ("c", "10.2", "+3.0"))
+    table = Table("digits: accuracy", "A long explanation.", ("variant", "hard", "change"), rows, best=("hard",))
+    tex = table.render("tex")
+    assert tex.startswith(r"% needs \usepackage{booktabs}")
+    assert r"\caption{digits: accuracy.}" in tex
+    assert r"\label{tab:digits-accuracy}" in tex
+    assert r"a & 9.5 $\pm$ 1 & $-$1.0 [$-$2, +0] \\" in tex
+    assert r"b & \textbf{10.2 $\pm$ 1} & -- \\" in tex
+    assert r"c & \textbf{10.2} & +3.0 \\" in tex
+    assert tex.index(r"\end{tabular}") < tex.index("A long explanation.")
+    assert table.render("html").count("<b>") == 2

@@ -27,6 +27,7 @@ from classgap.training import TrainConfig, train
 from classgap.training.epoch import read_log
 from image_files import write_image
 from malformed import damaged
+from restructured import idx_case, json_case
 
 Y = np.arange(24) % 3
 X = np.random.default_rng(0).normal(size=(24, 4)).astype(np.float32)
@@ -183,6 +184,45 @@ def test_random_damage_is_refused_or_read(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", READERS)
 def test_much_random_damage_is_refused_or_read(name: str, tmp_path: Path) -> None:
     print(name, dict(loop(name, *READERS[name], tmp_path / "files", 600, seed=1)))
+
+
+# ---------------------------------------------------------------- other structure
+
+
+def outcome(read: Callable[[Path], object], folder: Path, content: bytes) -> str:
+    try:
+        read(folder)
+    except InputError as error:
+        return "refused" if 20 < len(str(error)) < 2500 else "refused without a sentence"
+    except Exception as error:
+        raise AssertionError(f"{content[:300]!r}") from error
+    return "read"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("count", [40, pytest.param(600, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["prediction sets", "cost"])
+def test_json_of_another_structure_is_refused_or_read(name: str, count: int, tmp_path: Path) -> None:
+    (files, read), rng, outcomes = READERS[name], np.random.default_rng(count), Counter[str]()
+    ((path, content),) = files.items()
+    for _ in range(count):
+        changed = json_case(content, rng)
+        write_files({path: changed}, tmp_path)
+        outcomes[outcome(read, tmp_path, changed)] += 1
+    assert outcomes["refused"] + outcomes["read"] == count
+    assert outcomes["refused"] > 0
+
+
+@pytest.mark.parametrize("count", [40, pytest.param(600, marks=pytest.mark.slow)])
+def test_idx_files_of_another_structure_are_refused_or_read(count: int, tmp_path: Path) -> None:
+    files, rng, outcomes = mnist(), np.random.default_rng(count), Counter[str]()
+    for _ in range(count):
+        path, changed = idx_case(rng)
+        write_files({**files, path: changed}, tmp_path)
+        outcomes[outcome(prepared("mnist"), tmp_path, changed)] += 1
+        shutil.rmtree(tmp_path / "MNIST")
+    assert outcomes["refused"] + outcomes["read"] == count
+    assert min(outcomes.values()) > count // 10
 
 
 # ---------------------------------------------------------------- runs

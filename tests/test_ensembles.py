@@ -15,6 +15,7 @@ from scipy.special import softmax
 import classgap
 from classgap.checks import InputError
 from classgap.models import Ensemble
+from classgap.posthoc import GapDial
 from classgap.suites import Suite, Task, Variant
 from classgap.suites.jobs import JobFolder
 from classgap.suites.work import run_job
@@ -102,6 +103,25 @@ def test_losses_that_change_scores_keep_them_and_a_loaded_run_predicts_the_same(
     assert report.overall.value == pytest.approx((result.test.y_pred == result.test.y_true).mean())
 
 
+def test_a_dial_is_part_of_the_saved_network(tmp_path: Path) -> None:
+    """Offsets of the gap dial, fitted to the mean of the members on the validation set."""
+    plain = run(tmp_path / "plain", *ENSEMBLE)
+    dialled = run(tmp_path / "dialled", *ENSEMBLE, "stage.dial=2")
+    dial = GapDial(2.0, ridge=1.0)
+    dial.fit(plain.val.scores, plain.val.y_true, class_counts=plain.val.train_counts)
+    assert np.abs(dial.offset_ - dial.offset_.mean()).max() > 0.01
+    np.testing.assert_allclose(dialled.test.scores, dial.transform(plain.test.scores), rtol=1e-4, atol=1e-5)
+    again = classgap.load_run(tmp_path / "dialled").outputs("digits")
+    np.testing.assert_allclose(again.scores, dialled.test.scores, rtol=1e-4, atol=1e-5)
+    resumed = run(tmp_path / "dialled", *ENSEMBLE, "stage.dial=2", resume=True)
+    assert np.array_equal(resumed.test.scores, dialled.test.scores)
+
+
+def test_a_dial_needs_a_validation_set(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"data\.val_fraction"):
+        run(tmp_path, *ENSEMBLE, "stage.dial=1", "data.val_fraction=0")
+
+
 def test_an_ensemble_killed_anywhere_continues_bit_for_bit(tmp_path: Path) -> None:
     settings = [*ENSEMBLE, "model=resnet20", "data.per_class=3", "batch=10", "checkpoint_steps=1", "stage.members=2"]
     for stage, step in (("member1", 2), ("member2", 3), ("member2", 6)):
@@ -143,6 +163,7 @@ def test_the_jobs_of_a_suite_share_members_and_use_finished_runs(tmp_path: Path)
     ("settings", "message"),
     [
         (["stage.members=1"], "stage.members must be a whole number"),
+        (["stage.dial=-1"], "stage.dial must be"),
         (["stage.combine=votes"], "stage.combine"),
         (["stage.seed_step=0"], "stage.seed_step"),
         (["teacher=somewhere"], "trains every member from the beginning"),

@@ -12,7 +12,9 @@ from types import ModuleType
 import pytest
 
 from classgap.suites import Suite, load_suite, read_results
+from classgap.suites.jobs import JobFolder
 from classgap.suites.records import archive_of, read_records
+from classgap.suites.work import run_job
 
 EVIDENCE = Path(__file__).resolve().parents[1] / "benchmarks" / "evidence"
 
@@ -52,6 +54,34 @@ def test_committed_results_belong_to_their_suite(path: Path) -> None:
             assert right.sum() == sum(candidate.test_correct)
     stored = {record["key"] for record in read_records(path)}
     assert stored == set(results), "run python benchmarks/evidence/archive.py, which computes keys again"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "job_name"),
+    [
+        ("digits", "short/MR²"),
+        ("digits", "short/MR² released"),
+        ("digits", "short/compact logits"),
+        ("embeddings", "linear/compact logits"),
+        ("embeddings", "linear, tail 100/compact logits"),
+        ("embeddings", "linear, tail 100/logit adjustment"),
+    ],
+)
+def test_a_committed_run_can_be_repeated(
+    name: str, job_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the last sample on the machine that made it; elsewhere sums are rounded differently."""
+    suite = load_suite(str(EVIDENCE / f"{name}.py"))
+    if suite.data is not None:
+        if not suite.data.exists():
+            pytest.skip("the data of this suite are not on this machine")
+        monkeypatch.setenv("CLASSGAP_DATA", str(suite.data))
+    (job,) = suite.jobs(seeds=[0], only=[job_name])
+    committed = read_results([EVIDENCE / f"{name}.jsonl"])[job.key]
+    repeated = run_job(job, JobFolder(tmp_path, job))
+    for before, now in zip(committed.candidates, repeated.candidates, strict=False):
+        assert sum(now.test_correct) == pytest.approx(sum(before.test_correct), abs=0.01 * committed.support.sum())
 
 
 @pytest.mark.parametrize("path", SUPERSEDED)

@@ -61,8 +61,9 @@ def test_features_are_what_the_head_was_fed(family: Any, name: str) -> None:
     model, inputs = family(name)
     model.eval()
     if name == "squeezenet1_0":  # its head is a convolution: nothing to find
-        with pytest.raises(InputError, match="no linear layer"):
-            FeatureTap(model)
+        for layer, what in ((None, "no linear layer"), ("classifier.1", "is a convolution")):
+            with pytest.raises(InputError, match=rf"{what}.* end the model with .*nn.Linear"):
+                FeatureTap(model, layer)
         return
     keys = list(model.state_dict())
     plain = model(**inputs)

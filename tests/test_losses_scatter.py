@@ -91,8 +91,20 @@ def test_the_pull_needs_a_correct_batch():
 
 def test_equal_counts_weigh_nothing():
     equal = CompactLogitsLoss(K, class_counts=[7] * K)
-    assert equal.class_weight is None
-    assert equal.column_weight is None
+    assert equal.pull_on_class is None
+    assert equal.pull_on_column is None
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_with_counts_and_without_a_pull_it_is_logit_adjustment(soft):
+    """The loss was multiplied by the number of samples: weights of the pull were taken for class weights."""
+    (logits, target), counts = batch(), [9, 50, 40, 1, 20, 600]
+    prior = torch.tensor(counts).double().div(sum(counts)).log()
+    criterion = CompactLogitsLoss(K, lam=0, margins="uniform", class_counts=counts).double()
+    found = criterion(
+        logits, F.one_hot(target, K).double() if soft else target, torch.randn(15, 4, dtype=torch.float64)
+    )
+    torch.testing.assert_close(found, F.cross_entropy(logits + prior, target), rtol=1e-6, atol=1e-6)
 
 
 def test_gradient_is_that_of_the_pairs():

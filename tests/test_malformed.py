@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
+import json
 import zipfile
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+import safetensors.numpy
 
+import restructured
 from classgap import Predictions, audit, posthoc
 from classgap.checks import InputError
 from classgap.predictions import read_names, read_train_counts
@@ -177,6 +182,32 @@ def test_a_saved_method_with_other_arrays_is_refused(tmp_path: Path) -> None:
         posthoc.load(tmp_path / "a")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [lambda a: a[:1], lambda a: a[0], lambda a: np.append(a, 0.0), lambda a: np.stack([a, a]), lambda a: a * np.inf],
+    ids=["one", "a number", "one more", "two rows", "infinite"],
+)
+def test_a_saved_method_with_arrays_of_another_shape_is_refused(change: Any, tmp_path: Path) -> None:
+    """Arrays of length 1 and single numbers were used for all classes."""
+    folder = posthoc.save(posthoc.VectorScaling().fit(arrays()["scores"], arrays()["y_true"]), tmp_path)
+    learned = safetensors.numpy.load_file(folder / "method.safetensors")
+    content = safetensors.numpy.save({name: np.ascontiguousarray(change(array)) for name, array in learned.items()})
+    settings = json.loads((folder / "method.json").read_text())
+    settings["sha256"] = hashlib.sha256(content).hexdigest()
+    (folder / "method.json").write_text(json.dumps(settings))
+    (folder / "method.safetensors").write_bytes(content)
+    with pytest.raises(InputError, match="must hold finite numbers for 3 classes"):
+        posthoc.load(folder)
+
+
+def test_a_method_with_an_array_as_parameter_is_saved(tmp_path: Path) -> None:
+    """It was a TypeError: arrays are no JSON."""
+    scores, y = arrays()["scores"], arrays()["y_true"]
+    method = posthoc.LowestCost(cost=1 - np.eye(3)).fit(scores, y)
+    found = posthoc.load(posthoc.save(method, tmp_path))
+    assert np.array_equal(found.predict(scores), method.predict(scores))
+
+
 # ---------------------------------------------------------------- random damage
 
 
@@ -269,6 +300,59 @@ def test_much_random_damage_is_refused_or_read_correctly(tmp_path: Path) -> None
     print(dict(outcomes))
     assert outcomes["refused"] + outcomes["read"] == 4400
     assert min(outcomes.values()) > 400
+
+
+# ---------------------------------------------------------------- other structure
+
+
+def check_restructured(case: restructured.Case, folder: Path) -> str:
+    """Read a well-formed file of another structure: refused, or read as a plain reading does, in every way of reading."""
+    name, data, wanted = case
+    (folder / name).write_bytes(data)
+    try:
+        found = Predictions.read(folder / name)
+        audit(found.labels_only(), n_boot=100)
+    except InputError as error:
+        return "refused" if 20 < len(str(error)) < 2000 else "refused without a sentence"
+    if wanted is not None:
+        assert accuracy(found) == pytest.approx(wanted)
+    if not name.endswith(("npz", "safetensors")):
+        rows = Predictions.read(folder / name, rows=True)
+        assert names_of(rows) == names_of(found)
+        if found.scores is not None:
+            batches = audit(Predictions.read(folder / name, batches=True), n_boot=100)
+            assert batches.overall.value == pytest.approx(accuracy(found))
+    return "read"
+
+
+def restructured_loop(kind: str, folder: Path, count: int, seed: int) -> Counter[str]:
+    rng, outcomes = np.random.default_rng([seed, *kind.encode()]), Counter[str]()
+    for number in range(count):
+        case = getattr(restructured, f"{kind}_case")(rng)
+        try:
+            outcomes[check_restructured(case, folder)] += 1
+        except Exception as error:
+            raise AssertionError(f"{kind}, file {number} of seed {seed}: {case[1][:600]!r}") from error
+    return outcomes
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(1500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["text", "npz", "safetensors", "parquet"])
+def test_other_structure_is_refused_or_read_as_plainly(kind: str, count: int, tmp_path: Path) -> None:
+    outcomes = restructured_loop(kind, tmp_path, count, seed=count)
+    print(kind, dict(outcomes))
+    assert outcomes["refused"] + outcomes["read"] == count
+    assert min(outcomes.values()) > count // 10
+
+
+def test_numbers_with_spaces_are_numbers(tmp_path: Path) -> None:
+    """``2`` and ``2 `` counted as two classes."""
+    (tmp_path / "p.csv").write_text(HEADER + "0,0\n1, 1\n2,2 \n")
+    (tmp_path / "q.csv").write_text(HEADER + "1.0,1.0\n 2.0,2.0\n2.0,1.0\n")
+    assert audit(tmp_path / "p.csv").classes == ("0", "1", "2")
+    assert accuracy(Predictions.read(tmp_path / "p.csv")) == 1
+    assert names_of(Predictions.read(tmp_path / "q.csv")) == {("1", "1"): 1, ("2", "2"): 1, ("2", "1"): 1}
+    assert audit(["a", "b "], ["a", "b "], class_names=["a", "b "]).classes == ("a", "b ")
 
 
 @pytest.mark.slow

@@ -239,3 +239,17 @@ def test_zero_count_falls_back(task: Task) -> None:
 def test_missing_files_are_named(tmp_path) -> None:
     with pytest.raises(InputError, match=r"method\.json and method\.safetensors missing"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize("mask", [-1e9, -3e38])
+def test_masked_scores_are_scores_far_below_the_others(task: Task, mask: float) -> None:
+    """A mask of -1e9 spoiled the fitted temperature, one of -3e38 was an AttributeError of the solver."""
+    rows = (np.arange(len(task.y)) % 7 == 0) & (task.y != 4)
+    far, masked = task.scores.astype(np.float32), task.scores.astype(np.float32)
+    far[rows, 4], masked[rows, 4] = far[rows].max(axis=1) - 1e4, mask
+    for name in METHODS:
+        wanted, got = (build(name).fit(scores, task.y, **task.context) for scores in (far, masked))
+        context = {"features": task.features}
+        np.testing.assert_array_equal(got.transform(masked, **context), wanted.transform(far, **context))
+    with pytest.raises(InputError, match="divide all scores by a constant"):
+        build("marc").fit(task.scores * 1e20, task.y, **task.context)

@@ -131,7 +131,16 @@ def test_a_flipped_bit_in_a_checkpoint_is_noticed(whole: Path, tmp_path: Path, s
             "does not fit this run",
         ),
         (lambda state: state["optimizer"]["state"][0].update(momentum_buffer=torch.zeros(2, 2)), "has shape"),
+        (lambda state: state["optimizer"]["state"][0].pop("momentum_buffer"), "different state for some"),
+        (lambda state: state["optimizer"]["state"][0].update(momentum_buffer="x"), "different state for some"),
+        (lambda state: state["optimizer"]["param_groups"][0].update(momentum=0.1), "momentum of the optimiser is 0.1"),
         (lambda state: state["optimizer"].pop("param_groups"), "does not fit this run"),
+        (lambda state: state["model"].update({k: v.double() for k, v in state["model"].items()}), "is of type"),
+        (
+            lambda state: state["meter"].update(moments=torch.full_like(state["meter"]["moments"], torch.nan)),
+            "no numbers",
+        ),
+        (lambda state: state.update(position={"epoch": 0.5, "step": 0}), "its epoch must be a whole number"),
         (lambda state: state["criterion"].update({"moments.sums": torch.zeros(1)}), "does not fit this run"),
         (lambda state: state.update(position={}), "does not fit this run"),
         (lambda state: state.update(position={"epoch": 99, "step": 0}), "position"),
@@ -146,6 +155,18 @@ def test_checkpoints_that_do_not_fit_get_a_sentence(whole: Path, tmp_path: Path,
     torch.save(state, run / "checkpoint.pt")
     with pytest.raises(InputError, match=message):
         fit(run, resume=True)
+
+
+def test_weights_that_are_no_numbers_give_no_results(whole: Path, tmp_path: Path) -> None:
+    """The predictions of a finished run were written with scores of nan."""
+    run = copied(whole, tmp_path / "run")
+    state = torch.load(run / "checkpoint.pt", weights_only=True)
+    for weight in state["model"].values():
+        weight.mul_(torch.nan)
+    torch.save(state, run / "checkpoint.pt")
+    with pytest.raises(InputError, match="scores that are nan or infinite"):
+        fit(run, resume=True)
+    assert not (run / "model.safetensors").exists()
 
 
 def test_checkpoints_do_not_pass_through_the_folder_for_temporary_files(

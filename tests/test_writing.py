@@ -166,6 +166,44 @@ def test_an_error_during_the_exchange_restores_the_old_result(tmp_path: Path, mo
     assert contents(tmp_path) == dict.fromkeys("abc", b"old")
 
 
+@pytest.mark.parametrize("moment", range(5))
+def test_a_signal_after_a_rename_restores_the_old_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
+) -> None:
+    """The handler of a signal runs when the call has done its work: the file of that call was removed."""
+    for name in "abc":
+        write(tmp_path / name, "old")
+    rename, calls = os.rename, []
+
+    def interrupted(source: Path, target: Path) -> None:
+        rename(source, target)
+        calls.append(source)
+        if len(calls) == moment + 1:
+            raise SystemExit(143)
+
+    monkeypatch.setattr(os, "rename", interrupted)
+    with pytest.raises(SystemExit):
+        _entries(tmp_path, "ab")
+    assert contents(tmp_path) == dict.fromkeys("abc", b"old")
+
+
+def test_what_cannot_be_put_back_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "abc":
+        write(tmp_path / name, "old")
+    rename, calls = os.rename, []
+
+    def fails(source: Path, target: Path) -> None:
+        calls.append(source)
+        if len(calls) > 3:
+            raise OSError(5, "Input/output error", str(source))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", fails)
+    with pytest.raises(OSError, match="Input/output"):
+        _entries(tmp_path, "abc")
+    assert sorted(contents(tmp_path).values()) == [b"old"] * 3
+
+
 KILLED = """
 import os, sys
 from classgap.writing import replacing_entries, write
@@ -177,20 +215,21 @@ def dies(*paths):
         os.kill(os.getpid(), 9)
     rename(*paths)
 with replacing_entries(sys.argv[1], ("a", "b", "c")) as new:
-    for name in "ab":
+    for name in "abc":
         write(new / name, "new")
     os.rename = dies
 """
 
 
-@pytest.mark.parametrize("moment", range(6))
+@pytest.mark.parametrize("moment", range(7))
 def test_a_kill_during_the_exchange_never_mixes_two_results(tmp_path: Path, moment: int) -> None:
     for name in "abc":
         write(tmp_path / name, "old")
     done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), str(moment)], check=False)
-    assert done.returncode == (-signal.SIGKILL if moment < 5 else 0)
+    assert done.returncode == (-signal.SIGKILL if moment < 6 else 0)
     found = {name: content for name, content in contents(tmp_path).items() if "/" not in name}
     assert len(set(found.values())) <= 1, found
+    assert "c" not in found or len(found) == 3, found  # the last name is there only with all the others
 
 
 def test_a_folder_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:

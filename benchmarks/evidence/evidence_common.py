@@ -215,9 +215,10 @@ def remedies(epochs: int) -> tuple[Variant, ...]:
     views = "predict.augment=flip"
 
     def ensemble(members: int, *settings: str, note: str) -> Variant:
-        with_views = ", flipped views" if settings else ""
+        with_views = ", flipped views" if views in settings else ""
+        with_dial = " + gap dial" if "stage.dial=1" in settings else ""
         return Variant(
-            f"cross_entropy, ensemble of {members}{with_views}",
+            f"cross_entropy, ensemble of {members}{with_views}{with_dial}",
             settings=("stage=ensemble", f"stage.members={members}", *_TOGETHER, *settings),
             note=note,
         )
@@ -231,10 +232,16 @@ def remedies(epochs: int) -> tuple[Variant, ...]:
         ensemble(2, note="cost 2, prediction 2"),
         ensemble(3, note="cost 3, prediction 3"),
         ensemble(3, views, note="cost 3, prediction 6"),
+        ensemble(3, views, "stage.dial=1", note="the same with class offsets of strength 1; cost 3, prediction 6"),
         Variant(
             "cross_entropy, 3 × the epochs",
             settings=(f"epochs={3 * epochs}",),
             note="control of ensembles of 3: the same cost of training",
+        ),
+        Variant(
+            "cross_entropy, 3 × the epochs, flipped views + gap dial",
+            settings=(f"epochs={3 * epochs}", views, "stage=gap_dial", "stage.strength=1", "stage.ridge=1"),
+            note="control of the ensemble with a dial: the same cost of training, prediction 2",
         ),
         Variant(
             "distillation of an ensemble of 3",

@@ -49,6 +49,15 @@ def suite() -> Suite:
             settings=("stage=ensemble", "stage.members=3"),
             note="cost 3, prediction too",
         ),
+        *(
+            Variant(
+                f"{loss.name}, ensemble of 3 + gap dial",
+                loss.method,
+                settings=("stage=ensemble", "stage.members=3", "stage.dial=1"),
+                note="the same with class offsets of strength 1; cost 3, prediction too",
+            )
+            for loss in (ERM, COMPACT)
+        ),
         Variant(
             "distillation of an ensemble of 3",
             "distillation",

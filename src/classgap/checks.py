@@ -25,6 +25,10 @@ MOST_DRAWS = 1_000_000
 """Limit of the number of random draws: more take hours, and change no digit that is shown."""
 MOST_SAMPLES = 2**53
 """Limit of the number of samples: beyond it, sums of whole numbers are not exact as floating-point numbers."""
+LARGEST_VALUE = 1e100
+"""Limit of scores and weights: beyond it, sums of squares and of products are no numbers."""
+LARGEST_FEATURE = 1e15
+"""Limit of features: squares of larger ones are no numbers in single precision."""
 LARGEST_SEED = 2**32 - 1
 """The largest seed of training: that of NumPy's older generator."""
 
@@ -128,7 +132,12 @@ def shown(value: object) -> str:
 
 
 def float_matrix(
-    name: str, value: Any, *, rows: int | None = None, columns: int | None = None
+    name: str,
+    value: Any,
+    *,
+    rows: int | None = None,
+    columns: int | None = None,
+    largest: float = LARGEST_VALUE,
 ) -> NDArray[np.floating[Any]]:
     """``value`` as a finite floating matrix with at least one row and column, not copied if it is one already."""
     import numpy as np
@@ -145,9 +154,16 @@ def float_matrix(
     if matrix.dtype not in (np.float16, np.float32, np.float64):  # whole numbers, long doubles, another byte order
         matrix = matrix.astype(np.float64)
     # nan and infinity survive min and max, which need no temporary array of the same size
-    if not (math.isfinite(matrix.min()) and math.isfinite(matrix.max())):
+    extremes = float(matrix.min()), float(matrix.max())
+    if not all(map(math.isfinite, extremes)):
         raise InputError(f"{name} holds nan or infinite values; drop or repair those rows first")
+    _check_size(name, extremes, largest)
     return matrix
+
+
+def feature_matrix(value: Any, *, rows: int | None = None) -> NDArray[np.floating[Any]]:
+    """``value`` as a finite floating matrix of features, small enough for sums of squares in single precision."""
+    return float_matrix("features", value, rows=rows, largest=LARGEST_FEATURE)
 
 
 def float_vector(name: str, value: Any, *, length: int) -> NDArray[np.float64]:
@@ -159,7 +175,19 @@ def float_vector(name: str, value: Any, *, length: int) -> NDArray[np.float64]:
         raise InputError(f"{name} must be {length} numbers, got shape {vector.shape} of {vector.dtype}")
     if not np.isfinite(vector).all():
         raise InputError(f"{name} holds nan or infinite values")
-    return vector.astype(np.float64)
+    vector = vector.astype(np.float64)
+    if length:
+        _check_size(name, (vector.min(), vector.max()), LARGEST_VALUE)
+    return vector
+
+
+def _check_size(name: str, extremes: tuple[float, float], limit: float) -> None:
+    extreme = max(extremes, key=abs)
+    if abs(extreme) > limit:
+        raise InputError(
+            f"{name} holds the value {extreme:g}, and computing with it would overflow; values must lie between -{limit:g} and "
+            f"{limit:g}"
+        )
 
 
 def class_indices(name: str, value: Any, num_classes: int, *, rows: int) -> NDArray[np.int64]:

@@ -147,6 +147,12 @@ def linear_layers(model: nn.Module) -> dict[str, nn.Module]:
     }
 
 
+_AFTER_A_CONVOLUTION = (
+    "Before a convolution there is no vector of features per sample; end the model with nn.AdaptiveAvgPool2d(1), nn.Flatten() "
+    "and nn.Linear(channels, classes)."
+)
+
+
 def find_head(model: nn.Module, layer: str | None = None) -> tuple[str, nn.Module]:
     """Name and module of the layer that makes the logits: the one named, or the last linear layer.
 
@@ -155,14 +161,18 @@ def find_head(model: nn.Module, layer: str | None = None) -> tuple[str, nn.Modul
     """
     modules = dict(model.named_modules())
     linears = linear_layers(model)
+    maps = [module for module in modules.values() if isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d))]
     if layer is not None:
         wrapped = f"module.{layer}"  # the model may sit inside DistributedDataParallel
         for name in (layer, wrapped):
+            if modules.get(name) in maps:
+                raise InputError(f"layer {layer!r} is a convolution. {_AFTER_A_CONVOLUTION}")
             if name in modules:
                 return name, modules[name]
         raise InputError(did_you_mean(layer, linears or modules, what="layer"))
     if not linears:
-        raise InputError(f"{type(model).__name__} has no linear layer to tap; name its last layer with layer='…'")
+        advice = _AFTER_A_CONVOLUTION if maps else "Name its last layer with layer='…'."
+        raise InputError(f"{type(model).__name__} has no linear layer to tap. {advice}")
     get_classifier = getattr(model, "get_classifier", None)
     declared = get_classifier() if callable(get_classifier) else None
     for name, module in linears.items():

@@ -65,7 +65,7 @@ def replacing_entries(folder: str | Path, names: Sequence[str]) -> Iterator[Path
 
     Entries of an earlier result that the new one lacks are removed; other files in ``folder`` are kept. If the block or the
     exchange raises an error, the earlier result stays. If the process is killed during the exchange, ``folder`` holds a part of
-    one of the two results, never a mix of both.
+    one of the two results, never a mix of both; the last of ``names`` is there only if all of its result is.
     """
     target = Path(folder)
     check_folder(target)
@@ -80,23 +80,29 @@ def replacing_entries(folder: str | Path, names: Sequence[str]) -> Iterator[Path
             unknown = {entry.name for entry in new.iterdir()} - set(names)
             assert not unknown, f"not declared as written: {unknown}"
             _exchange(target, new, old, names)
-        finally:
-            shutil.rmtree(stage, ignore_errors=True)
+        except BaseException:
+            shutil.rmtree(new, ignore_errors=True)
+            with contextlib.suppress(OSError):  # an earlier file that could not be put back stays there
+                old.rmdir()
+                stage.rmdir()
+            raise
+        shutil.rmtree(stage, ignore_errors=True)
 
 
 def _exchange(target: Path, new: Path, old: Path, names: Sequence[str]) -> None:
     for path in new.rglob("*"):
         _flush(path)
-    moved: list[tuple[Path, Path]] = []
+    # First all old ones out, so that results never mix.
+    moves = [(target / name, old / name) for name in reversed(names) if os.path.lexists(target / name)]
+    moves += [(new / name, target / name) for name in names if os.path.lexists(new / name)]
     try:
-        for source, destination in ((target, old), (new, target)):  # first all old ones out, so that results never mix
-            for name in names:
-                if os.path.lexists(source / name):
-                    os.rename(source / name, destination / name)
-                    moved.append((source / name, destination / name))
-    except BaseException:  # also Ctrl-C and a signal: the old result is in a folder that is removed
-        for before, after in reversed(moved):
-            os.rename(after, before)
+        for before, after in moves:
+            os.rename(before, after)
+    except BaseException:
+        # Also a signal, which may come before a call or after its work is done: the files tell which of the two.
+        for before, after in reversed(moves):
+            if os.path.lexists(after) and not os.path.lexists(before):
+                os.rename(after, before)
         raise
     _flush(target)
 

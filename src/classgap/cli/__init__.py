@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 
 
@@ -22,7 +23,7 @@ def main() -> None:
     try:
         try:
             check_filled(sys.argv[1:])
-            with _ending_on_request():
+            with _ending_on_request(), _showing_notes():
                 app()
         except SystemExit:
             if not isinstance(sys.stdout, io.TextIOWrapper):  # Click replaces it where the reader of a pipe has gone
@@ -57,6 +58,25 @@ def _ending_on_request() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _showing_notes() -> Iterator[None]:
+    """Within this block a warning for the user is one line."""
+    before, warnings.formatwarning = warnings.formatwarning, _as_note
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
+
+
+def _as_note(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """The text of a warning; one that shows a fault of the program names its place."""
+    if issubclass(category, UserWarning):
+        return f"note: {' '.join(str(message).split())}\n"
+    return f"{filename}:{lineno}: {category.__name__}: {message}\n"
 
 
 def _prepare_streams() -> None:

@@ -13,9 +13,18 @@ _EXTRAS = {
     "timm": "vision",
 }
 
+_LONGEST = 3000
+
 
 def sentence_for(error: BaseException) -> str | None:
     """What to print for an error that the user can do something about; None for a bug, which shows its traceback."""
+    sentence = _sentence(error)
+    if sentence is None or len(sentence) <= _LONGEST:
+        return sentence
+    return f"{sentence[:_LONGEST]} … ({len(sentence) - _LONGEST:,} more characters)"  # of a name in the file, say
+
+
+def _sentence(error: BaseException) -> str | None:
     if isinstance(error, InputError):
         return printable(str(error))
     if isinstance(error, OSError):

@@ -82,8 +82,8 @@ class CompactLogitsLoss(ClassLoss):
         ['logit', 'pull']
     """
 
-    class_weight: Tensor | None
-    column_weight: Tensor | None
+    pull_on_class: Tensor | None
+    pull_on_column: Tensor | None
 
     def __init__(
         self,
@@ -107,8 +107,8 @@ class CompactLogitsLoss(ClassLoss):
         self.margins: Margins = one_of("margins", margins, get_args(Margins))
         self.moments = ClassMoments(num_classes, p=p, decay=decay, spread=None)
         of_class, of_column = self._pull_weights()
-        self.register_buffer("class_weight", of_class, persistent=False)
-        self.register_buffer("column_weight", of_column, persistent=False)
+        self.register_buffer("pull_on_class", of_class, persistent=False)
+        self.register_buffer("pull_on_column", of_column, persistent=False)
         self._seen = np.zeros(num_classes, np.int64) if class_counts is None and self.lam > 0 else None
         self._wait = _LABELS_PER_CLASS * num_classes
 
@@ -150,7 +150,7 @@ class CompactLogitsLoss(ClassLoss):
         logit = gamma_margin_cross_entropy(logits, target, self.gamma, offset=offset)
         pull = torch.zeros_like(logit)
         if self.lam:
-            weights = {"class_weight": self.class_weight, "column_weight": self.column_weight}
+            weights = {"class_weight": self.pull_on_class, "column_weight": self.pull_on_column}
             scatter = within_class_scatter(logits, label, **weights, across_ranks=across_ranks)
             pull = scatter * self._fit(logits, label, offset, across_ranks)
         self.last = {"logit": logit.detach(), "pull": pull.detach()}
@@ -160,7 +160,7 @@ class CompactLogitsLoss(ClassLoss):
 
     def _in_one_step(self, logits: Tensor, target: Tensor, present: BatchClasses, offset: Tensor | None) -> Tensor:
         """Both terms with one gradient instead of two, for class indices on one device; the same value."""
-        scatter = BatchScatter.of(logits, present, self.class_weight, self.column_weight)
+        scatter = BatchScatter.of(logits, present, self.pull_on_class, self.pull_on_column)
         fit = self._fit(logits, target, offset)
         logit = scaled_cross_entropy(logits, target, as_array(self.gamma)[as_array(target)], offset)
         pull = scatter.value * fit

@@ -85,6 +85,18 @@ class MarginLevels:
     classifier: float
 
 
+def looks_like_a_regression(confusion: Confusion, classes: tuple[str, ...]) -> str:
+    """Why the labels may be a measured quantity: many whole numbers, few samples of each, nearly all predictions wrong; or ""."""
+    few = confusion.support.sum() < 10 * len(classes)
+    wrong = confusion.correct.sum() < 0.1 * confusion.support.sum()
+    if not (len(classes) > 50 and few and wrong and all(name.lstrip("-").isdecimal() for name in classes)):
+        return ""
+    return (
+        f"{len(classes)} whole numbers with few samples each, of which nearly none is predicted exactly: check that the "
+        "labels are classes and not the target of a regression"
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class AuditReport:
     """Which classes fail, and whether the gap is real. Created by :func:`classgap.audit`; the methods are views of it.

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from classgap import checks
 from classgap.arrays import Float64s, Ints
 from classgap.measure import diagnosing
-from classgap.measure.audit_report import AuditReport, Estimate, Homogeneity
+from classgap.measure.audit_report import AuditReport, Estimate, Homogeneity, looks_like_a_regression
 from classgap.measure.render.plain import p_value, percent, structured
 from classgap.measure.statistics import groups
 from classgap.measure.statistics.estimating import Estimates, estimate_metrics, estimates
@@ -338,13 +338,6 @@ _TRAINING_NOTE = (
 )
 
 
-def _looks_like_numbers(confusion: Confusion, classes: tuple[str, ...]) -> bool:
-    """Whether the labels look like a measured quantity: many whole numbers, few samples of each, nearly all predictions wrong."""
-    few = confusion.support.sum() < 10 * len(classes)
-    wrong = confusion.correct.sum() < 0.1 * confusion.support.sum()
-    return bool(len(classes) > 50 and few and wrong and all(name.lstrip("-").isdecimal() for name in classes))
-
-
 def _notes(confusion: Confusion, classes: tuple[str, ...]) -> list[str]:
     notes = []
     absent = np.flatnonzero(confusion.support == 0)
@@ -356,11 +349,8 @@ def _notes(confusion: Confusion, classes: tuple[str, ...]) -> list[str]:
         )
         notes.append(f"{what} accuracy is nan, and averages exclude {'it' if one else 'them'}")
     present = int((confusion.support > 0).sum())
-    if _looks_like_numbers(confusion, classes):
-        notes.append(
-            f"{len(classes)} whole numbers with few samples each, of which nearly none is predicted exactly: check that the "
-            "labels are classes and not the target of a regression"
-        )
+    if doubt := looks_like_a_regression(confusion, classes):
+        notes.append(doubt)
     if present < 3:
         notes.append(
             f"only {present} class{'es' if present > 1 else ''} with samples: thirds of the classes are not meaningful"

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from classgap.checks import InputError, did_you_mean, one_of
-from classgap.measure.audit_report import AuditReport
+from classgap.measure.audit_report import AuditReport, looks_like_a_regression
 from classgap.measure.comparison import Comparison
 from classgap.measure.multi_label_compare import TITLES as LABEL_TITLES
 from classgap.measure.multi_label_compare import MultiLabelComparison
@@ -115,11 +115,19 @@ def _bound(text: str, sign: str, bound: str) -> float | str:
 def check(result: Measured, conditions: Sequence[str]) -> tuple[Outcome, ...]:
     """The outcome of every condition. The gate fails if one of them ``failed``; an undefined number fails too."""
     parsed = [parse(text) for text in conditions]
-    all_wrong = isinstance(result, AuditReport) and result.overall.value == 0
-    if all_wrong or (isinstance(result, MultiLabelReport) and result.metrics["micro_f1"].value == 0):
-        return tuple(Outcome(c.text, True, f"failed: {c.text!r} cannot be judged. {result.verdict}") for c in parsed)
+    if reason := _not_judged(result):
+        return tuple(Outcome(c.text, True, f"failed: {c.text!r} cannot be judged. {reason}") for c in parsed)
     tree = result.to_dict() if parsed else {}
     return tuple(_judge(tree, condition) for condition in parsed)
+
+
+def _not_judged(result: Measured) -> str:
+    """Why no condition can be judged: all predictions are wrong, or the labels do not look like classes; or ""."""
+    if isinstance(result, MultiLabelReport):
+        return result.verdict if result.metrics["micro_f1"].value == 0 else ""
+    if not isinstance(result, AuditReport):
+        return ""
+    return result.verdict if result.overall.value == 0 else looks_like_a_regression(result.confusion, result.classes)
 
 
 def _judge(tree: Mapping[str, Any], condition: Condition) -> Outcome:

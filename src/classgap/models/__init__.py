@@ -5,7 +5,7 @@ from __future__ import annotations
 from classgap.models.build import KNOWN, build_model, open_model, pixels_of, put_head
 from classgap.models.built import Built
 from classgap.models.causal import CausalNormHead
-from classgap.models.ensemble import COMBINATIONS, Combination, Ensemble
+from classgap.models.ensemble import COMBINATIONS, ClassAffine, Combination, Ensemble
 from classgap.models.experts import Experts
 from classgap.models.hugging_face import save_description, text_encoder
 
@@ -14,6 +14,7 @@ __all__ = [
     "KNOWN",
     "Built",
     "CausalNormHead",
+    "ClassAffine",
     "Combination",
     "Ensemble",
     "Experts",

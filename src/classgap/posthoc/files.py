@@ -14,6 +14,7 @@ from classgap import __version__
 from classgap.checks import InputError, one_of, reading
 from classgap.posthoc.estimators.base import PostHocMethod
 from classgap.posthoc.estimators.lowest_cost import LowestCost
+from classgap.posthoc.held_out import Array
 from classgap.writing import replacing_entries, write
 
 # needs a cost matrix, so it is no method that fix, sweeps or benchmarks could try by themselves
@@ -41,9 +42,10 @@ def save(method: PostHocMethod, folder: str | Path) -> Path:
         "scores_kind": method.scores_kind_,
     }
     settings["sha256"] = _digest(arrays, settings)
+    text = json.dumps(settings, indent=2, default=_plain)
     with replacing_entries(folder, (SETTINGS, ARRAYS)) as temporary:
         write(temporary / ARRAYS, arrays)
-        write(temporary / SETTINGS, json.dumps(settings, indent=2) + "\n")
+        write(temporary / SETTINGS, text + "\n")
     return Path(folder)
 
 
@@ -79,13 +81,32 @@ def load(folder: str | Path) -> PostHocMethod:
         loaded = safetensors.numpy.load(arrays)
         if set(loaded) != set(method.learned):
             raise ValueError(f"{name} has the arrays {', '.join(method.learned)}, got {', '.join(loaded)}")
-        for learned, array in loaded.items():
-            if np.isnan(array).any():
-                raise ValueError(f"{learned} holds nan")
-            setattr(method, learned, array)
+        for learned, letters in method.learned.items():
+            setattr(method, learned, _checked(learned, loaded[learned], letters, len(method.classes_)))
     return method
+
+
+def _checked(name: str, array: Array, letters: str, num_classes: int) -> Array:
+    """A learned array, if it has the shape that ``letters`` say and holds numbers."""
+    fits = len(array.shape) == len(letters) and all(
+        length == num_classes for length, letter in zip(array.shape, letters, strict=True) if letter == "K"
+    )
+    if not fits or array.dtype.kind != "f" or not np.isfinite(array).all():
+        raise ValueError(
+            f"{name} must hold finite numbers for {num_classes} classes, got shape {array.shape} of {array.dtype}"
+        )
+    return array
 
 
 def _digest(arrays: bytes, settings: dict[str, Any]) -> str:
     """The hash of arrays and settings; a change of either is noticed."""
-    return hashlib.sha256(arrays + json.dumps(settings, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(arrays + json.dumps(settings, sort_keys=True, default=_plain).encode()).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """Arrays and numbers of NumPy as JSON has them."""
+    if not isinstance(value, (np.ndarray, np.generic)):
+        raise InputError(
+            f"a parameter of type {type(value).__name__} cannot be saved; use numbers, text, lists or arrays"
+        )
+    return value.tolist()

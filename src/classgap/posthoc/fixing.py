@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from itertools import count
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
 from classgap import registry
@@ -177,7 +179,10 @@ def _fit_all(
     for method in fitted.values():
         method.classes_, method.scores_kind_ = np.arange(held_out.num_classes), "logits"
         settings.setdefault(type(method), []).append(method)
-    with threadpool_limits(1, "blas"), ThreadPoolExecutor(os.cpu_count()) as pool:
+    with threadpool_limits(1, "blas"), warnings.catch_warnings(), ThreadPoolExecutor(os.cpu_count()) as pool:
+        warnings.simplefilter(
+            "ignore", ConvergenceWarning
+        )  # every fit is measured on other samples, also an inexact one
         running = {pool.submit(kind.fit_settings, group, held_out): group for kind, group in settings.items()}
         for done in as_completed(running):
             done.result()

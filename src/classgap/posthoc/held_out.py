@@ -8,15 +8,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from classgap.checks import InputError, float_matrix, float_vector
+from classgap.checks import InputError, feature_matrix, float_matrix, float_vector
 from classgap.predictions.predictions import ScoreKind
 
 Array = NDArray[Any]
+_RANGE = 1e4
+_LARGEST = 1e8
 
 
-def check_scores(name: str, value: ArrayLike, *, rows: int | None = None, columns: int | None = None) -> Array:
-    """``value`` as a float32 or float64 matrix; a memory map is not copied."""
-    matrix = float_matrix(name, value, rows=rows, columns=columns)
+def check_scores(value: ArrayLike, *, columns: int | None = None) -> Array:
+    """Scores as a float32 or float64 matrix; a memory map is not copied."""
+    return _at_least_single(float_matrix("scores", value, columns=columns))
+
+
+def check_features(value: ArrayLike, *, rows: int | None = None) -> Array:
+    """Features as a float32 or float64 matrix."""
+    return _at_least_single(feature_matrix(value, rows=rows))
+
+
+def _at_least_single(matrix: Array) -> Array:
     return matrix.astype(np.float32) if matrix.dtype == np.float16 else matrix
 
 
@@ -28,8 +38,24 @@ def kind_of_scores(scores: Array) -> ScoreKind:
 
 
 def as_logits(scores: Array, kind: ScoreKind) -> Array:
-    """Logits unchanged; probabilities as their logarithms."""
-    return np.log(np.maximum(scores, 1e-12)) if kind == "probabilities" else scores
+    """Logits unchanged, except masked ones; probabilities as their logarithms.
+
+    A class is often masked by a score such as -1e9. Scores at least 10 000 below the largest of their row are set to 10 000 below
+    it: their probability is 0 all the same, and fits do not overflow.
+    """
+    if kind == "probabilities":
+        return np.log(np.maximum(scores, 1e-12))
+    smallest, largest = float(scores.min()), float(scores.max())
+    if largest - smallest <= _RANGE and max(abs(smallest), abs(largest)) <= _LARGEST:
+        return scores
+    top = scores.max(axis=1, keepdims=True)
+    if np.abs(top).max() > _LARGEST:
+        raise InputError(
+            f"the largest score of each row must lie between -{_LARGEST:g} and {_LARGEST:g}, got "
+            f"{float(top[np.abs(top).argmax(), 0]):g}; divide all scores by a constant"
+        )
+    floored: Array = np.maximum(scores, top - _RANGE)
+    return floored
 
 
 def check_prior(prior: ArrayLike, num_classes: int) -> Array:
@@ -131,7 +157,7 @@ class HeldOut:
         """Check the arguments of ``fit``; also returns the names of the columns."""
         if scores is None and features is None:
             raise InputError("pass scores (n, K), or features (n, d) for a method that works on features")
-        matrix = None if scores is None else check_scores("scores", scores)
+        matrix = None if scores is None else check_scores(scores)
         num_classes = _count_classes(y, classes) if matrix is None else matrix.shape[1]
         if num_classes < 2:
             raise InputError(f"scores must have at least two columns, one per class, got {num_classes}")
@@ -151,7 +177,7 @@ class HeldOut:
             _counts(index, num_classes, class_counts, prior),
             norms,
             None if bias is None else float_vector("bias", bias, length=num_classes),
-            None if features is None else check_scores("features", features, rows=len(index)),
+            None if features is None else check_features(features, rows=len(index)),
         ), names
 
 

@@ -86,7 +86,7 @@ def _given_columns(
                 f"by must not hold the name {name!r}, which is that of {argument(name)}=; give it another name"
             )
     given = {(title.removesuffix("s"), title): values for title, values in describing.items() if values is not None}
-    given |= {(str(name), f"by[{name!r}]"): values for name, values in (by or {}).items()}
+    given |= {(checks.printable(str(name)), f"by[{name!r}]"): values for name, values in (by or {}).items()}
     columns = {}
     for (name, title), values in given.items():
         column = np.asarray(checks.as_numpy(values))
@@ -104,11 +104,11 @@ def _with_weights(columns: Mapping[str, NDArray[Any]], num_samples: int) -> Mapp
         return columns
     values = columns["sample_weight"]
     try:
-        weight = checks.float_vector("sample_weight", values.astype(np.float64), length=num_samples)
+        weight = values.astype(np.float64)
     except (TypeError, ValueError):
-        raise InputError(
-            "sample_weight must hold a finite number for every sample; fill or remove empty cells"
-        ) from None
+        weight = np.full(1, np.nan)
+    if weight.shape != (num_samples,) or not np.isfinite(weight).all():
+        raise InputError("sample_weight must hold a finite number for every sample; fill or remove empty cells")
     if weight.min() < 0 or weight.max() == 0:
         raise InputError(f"sample_weight must be at least 0 and not all 0, got a smallest weight of {weight.min():g}")
     if not _LEAST_WEIGHT < weight.max() < 1 / _LEAST_WEIGHT:  # their squares and sums must be finite numbers above 0
@@ -251,7 +251,7 @@ def _scores(arrays: Mapping[str, NDArray[Any]], kind: str) -> tuple[NDArray[Any]
         return read_scores(arrays["scores"], kind)
     if "y_pred" in arrays or not {"features", "weight"} <= arrays.keys():
         return None, None
-    features = checks.float_matrix("features", arrays["features"])
+    features = checks.feature_matrix(arrays["features"])
     rows = arrays["weight"].shape[0] if arrays["weight"].ndim == 2 else 0
     weight, bias = check_head(arrays["weight"], arrays.get("bias"), rows, features.shape[1])
     return features.astype(np.float64) @ weight.T + bias, "logits"
@@ -276,7 +276,7 @@ def _features_and_head(
 ) -> tuple[NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None]:
     if "features" not in arrays:
         return None, None, None
-    features = checks.float_matrix("features", arrays["features"], rows=rows)
+    features = checks.feature_matrix(arrays["features"], rows=rows)
     if "weight" not in arrays:
         return features, None, None
     weight, bias = check_head(arrays["weight"], arrays.get("bias"), num_classes, features.shape[1])

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from classgap.checks import InputError, did_you_mean
+from classgap.checks import InputError, did_you_mean, printable
 from classgap.predictions.binary import single_score_column
 from classgap.predictions.predictions import DESCRIBING
 
@@ -91,7 +91,7 @@ def _pick_count(columns: Columns, available: Sequence[str]) -> str | None:
 def pick_samples(columns: Columns, available: Sequence[str]) -> dict[str, str]:
     """The per-sample columns: name in ``Predictions.columns`` → name of the column."""
     describing = {role: pick(role, getattr(columns, role), available) for role in DESCRIBING if getattr(columns, role)}
-    slices = {name: pick("by", name, available) for name in columns.by}
+    slices = {printable(name): pick("by", name, available) for name in columns.by}
     for name in slices:
         if name in DESCRIBING:
             raise InputError(f"the column {name!r} cannot define slices under this name; rename it in the file")

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from classgap.arrays import Ints
-from classgap.checks import InputError
+from classgap.checks import InputError, printable
 
 MISSING = "(missing)"
 MAX_SLICES = 1000
@@ -55,12 +55,15 @@ class SliceCounts:
 
 
 def slice_names(column: str, distinct: NDArray[Any]) -> tuple[str, ...]:
-    """Names of the distinct values of a column; a missing value is a slice of its own."""
+    """Names of the distinct values of a column as reports show them; a missing value is a slice of its own."""
     if len(distinct) > MAX_SLICES:
         raise InputError(
             f"the column {column!r} must define at most {MAX_SLICES} slices, but it has {len(distinct):,} distinct values; "
             "group them first, e.g. numbers into ranges"
         )
+    values = distinct.tolist()
     if distinct.dtype.kind == "f":
-        return tuple(MISSING if v != v else f"{v:.10g}" for v in distinct.tolist())
-    return tuple(MISSING if v == "" else str(v) for v in distinct.tolist())
+        names = tuple(MISSING if v != v else f"{v:.10g}" for v in values)
+    else:
+        names = tuple(MISSING if v == "" else printable(str(v)) for v in values)
+    return names if len(set(names)) == len(names) else tuple(map(repr, values))

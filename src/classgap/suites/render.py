@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import html
+import math
+import re
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -41,12 +43,17 @@ _LATEX = {
 
 @dataclass(frozen=True)
 class Table:
-    """Text in rows and columns; columns of words, such as the first one, are aligned to the left, others to the right."""
+    """Text in rows and columns; columns of words, such as the first one, are aligned to the left, others to the right.
+
+    Attributes:
+        best: Heads of the columns whose largest number is printed in bold in LaTeX and HTML.
+    """
 
     title: str
     caption: str
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    best: tuple[str, ...] = ()
 
     def render(self, form: Format, *, level: int = 3) -> str:
         """The table as text of the format, with title (a heading of ``level`` in Markdown and HTML) and caption."""
@@ -78,36 +85,61 @@ class Table:
         body = "\n".join([padded[0], f"|{rule}|", *padded[1:]])
         return f"{'#' * level} {escape(self.title)}\n\n{body}\n\n{escape(self.caption)}\n"
 
+    def _is_best(self, row: int, column: int) -> bool:
+        """Whether the number that this cell starts with is the largest of a column in which one wants to see it."""
+        if self.heads[column] not in self.best or len(self.rows) < 2:
+            return False
+        values = [_number(cells[column]) for cells in self.rows]
+        return values[row] == max(values)
+
     def _latex(self) -> str:
         columns = "".join("l" if left else "r" for left in self._left)
-        lines = [" & ".join(map(latex_escape, row)) + r" \\" for row in (self.heads, *self.rows)]
+        name = "-".join(re.findall(r"[a-z0-9]+", self.title.lower()))
+        rows = [
+            [rf"\textbf{{{latex_escape(c)}}}" if self._is_best(i, k) else latex_escape(c) for k, c in enumerate(cells)]
+            for i, cells in enumerate(self.rows)
+        ]
         return "\n".join(
             [
+                r"% needs \usepackage{booktabs}",
                 r"\begin{table}",
-                rf"\caption{{{latex_escape(self.title)}. {latex_escape(self.caption)}}}",
+                r"\centering",
+                rf"\caption{{{latex_escape(self.title)}.}}",
+                rf"\label{{tab:{name}}}",
                 rf"\begin{{tabular}}{{{columns}}}",
                 r"\toprule",
-                lines[0],
+                " & ".join(map(latex_escape, self.heads)) + r" \\",
                 r"\midrule",
-                *lines[1:],
+                *(" & ".join(cells) + r" \\" for cells in rows),
                 r"\bottomrule",
                 r"\end{tabular}",
+                "",
+                rf"\smallskip{{\footnotesize {latex_escape(self.caption)}\par}}",
                 r"\end{table}",
                 "",
             ]
         )
 
     def _html(self, level: int) -> str:
-        def line(cells: tuple[str, ...], tag: str) -> str:
-            styles = ("" if left else ' style="text-align:right"' for left in self._left)
-            parts = (f"<{tag}{style}>{html.escape(c)}</{tag}>" for c, style in zip(cells, styles, strict=True))
+        def line(cells: tuple[str, ...], tag: str, row: int | None = None) -> str:
+            parts = []
+            for column, (cell, left) in enumerate(zip(cells, self._left, strict=True)):
+                text = html.escape(cell)
+                if row is not None and self._is_best(row, column):
+                    text = f"<b>{text}</b>"
+                parts.append(f"<{tag}>{text}</{tag}>" if left else f'<{tag} style="text-align:right">{text}</{tag}>')
             return f"<tr>{''.join(parts)}</tr>"
 
-        rows = "\n".join(line(row, "td") for row in self.rows)
+        rows = "\n".join(line(cells, "td", row) for row, cells in enumerate(self.rows))
         return (
             f"<h{level}>{html.escape(self.title)}</h{level}>\n<table>\n<caption>{html.escape(self.caption)}</caption>\n"
             f"<thead>{line(self.heads, 'th')}</thead>\n<tbody>\n{rows}\n</tbody>\n</table>\n"
         )
+
+
+def _number(cell: str) -> float:
+    found = re.match(r"[+-]?\d+(\.\d+)?", cell)
+    return float(found[0]) if found else -math.inf
 
 
 def latex_escape(text: str) -> str:
@@ -116,5 +148,8 @@ def latex_escape(text: str) -> str:
     Example:
         >>> latex_escape("50 % of a_b & {c} ↑")
         '50 \\\\% of a\\\\_b \\\\& \\\\{c\\\\} $\\\\uparrow$'
+        >>> latex_escape("-1.5 [-2, +0.5], re-run")
+        '$-$1.5 [$-$2, +0.5], re-run'
     """
+    text = re.sub(r"(?<!\w)-(?=\d)", "−", text)
     return "".join(_LATEX.get(character, character) for character in text)

@@ -194,7 +194,7 @@ def _accuracy_table(task: Task, rows: Sequence[Row], rule: EpochRule) -> Table:
         "is that of the last epoch, under augmentation."
     )
     heads = [head for metric in _SHOWN for head in (metric, f"{metric} std")]
-    return Table(f"{task.name}: accuracy", caption, ("variant", "runs", *heads, "training"), tuple(lines))
+    return Table(f"{task.name}: accuracy", caption, ("variant", "runs", *heads, "training"), tuple(lines), best=_SHOWN)
 
 
 def _difference_table(

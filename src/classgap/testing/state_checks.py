@@ -17,6 +17,7 @@ from classgap.losses import ClassLoss, tensor_checks
 from classgap.registry import Method
 from classgap.testing.inputs import (
     CLASSES,
+    COUNTS,
     assert_same_state,
     build,
     call,
@@ -138,9 +139,12 @@ def check_shared_options(spec: Method) -> None:
         raise SkipTest("the constructor does not pass **options on to ClassLoss")
     plain = warmed(spec).eval()
     batch = inputs(spec, plain, seed=7)
-    samples, value = len(batch["target"]) // plain.views, call(plain, batch)
-    if not plain.weights_classes:
-        torch.testing.assert_close(call(_with(plain, reduction="sum"), batch), value * samples)
+    samples = len(batch["target"]) // plain.views
+    counted = [warmed(spec, class_counts=COUNTS).eval()] if "class_counts" in spec.optional else []
+    for criterion in (plain, *counted):
+        if not criterion.weights_classes:
+            value = call(criterion, batch)
+            torch.testing.assert_close(call(_with(criterion, reduction="sum"), batch), value * samples)
     if plain.has_sample_losses:
         losses = call(_with(plain, reduction="none"), batch)
         assert losses.shape == (samples,)

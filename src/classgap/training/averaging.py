@@ -15,6 +15,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from classgap.batchstats import all_reduce_sum
+from classgap.checks import whole
 from classgap.data import Batch
 from classgap.training.average_config import AverageConfig
 
@@ -97,10 +98,11 @@ class WeightAverage:
         if state["values"].keys() != self.values.keys():
             raise ValueError("it averages other weights")
         for name, value in self.values.items():
-            if value.shape != state["values"][name].shape:
-                raise ValueError(f"the average of {name} has shape {tuple(state['values'][name].shape)}")
-            value.copy_(state["values"][name])
-        self.count = int(state["count"])
+            saved = state["values"][name]
+            if (value.shape, value.dtype) != (saved.shape, saved.dtype):
+                raise ValueError(f"the average of {name} has shape {tuple(saved.shape)} and type {saved.dtype}")
+            value.copy_(saved)
+        self.count = whole("count of the average", state["count"], low=0)
 
 
 def newest_share(config: AverageConfig, count: int, steps: int) -> float:

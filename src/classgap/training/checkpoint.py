@@ -15,7 +15,7 @@ from lightning_fabric import Fabric
 from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 
 from classgap.batchstats import gather_rows
-from classgap.checks import InputError
+from classgap.checks import InputError, whole
 from classgap.writing import naming, replace_file
 
 PARTS = ("model", "optimizer", "criterion", "scaler", "position", "meter", "rng", "split_hash", "version")
@@ -90,11 +90,44 @@ def fitting(path: Path) -> Iterator[None]:
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """State of every weight in the shape of the weight; optimisers load any."""
+    """State of every weight of the same kind, in the shape of the weight; optimisers load any."""
+    kinds = {tuple((name, type(value)) for name, value in sorted(state.items())) for state in optimizer.state.values()}
+    if len(kinds) > 1:
+        raise ValueError("the optimiser has a different state for some of the weights")
     for weight, state in optimizer.state.items():
         for name, value in state.items():
-            if isinstance(value, torch.Tensor) and value.dim() and value.shape != weight.shape:
+            if isinstance(value, torch.Tensor) and (value.dim() or name != "step") and value.shape != weight.shape:
                 raise ValueError(f"{name} of a weight of shape {tuple(weight.shape)} has shape {tuple(value.shape)}")
+
+
+_KERNELS = ("fused", "foreach", "capturable")
+
+
+def check_groups(optimizer: Any, before: list[dict[str, Any]]) -> None:
+    """Settings of an optimiser as they were ``before`` a checkpoint was loaded, except the learning rate.
+
+    The choice of kernels belongs to the device, not to the run, and stays.
+    """
+    for group, wanted in zip(optimizer.param_groups, before, strict=True):
+        group.update({name: wanted[name] for name in _KERNELS if name in wanted})
+        for name, value in wanted.items():
+            if name not in ("params", "lr") and group.get(name) != value:
+                raise ValueError(f"{name} of the optimiser is {str(group.get(name))[:40]}, where the run has {value}")
+
+
+def check_types(part: str, own: dict[str, Any], saved: Any) -> None:
+    """Tensors of the types that the run has; modules load any."""
+    for name, tensor in own.items():
+        if tensor.dtype != saved[name].dtype:
+            raise ValueError(f"{name} of the {part} is of type {saved[name].dtype}, where the run has {tensor.dtype}")
+
+
+def check_position(saved: Any, epochs: int) -> tuple[int, int]:
+    """Epoch and step of a checkpoint."""
+    epoch, step = (whole(f"its {name}", saved[name], low=0) for name in ("epoch", "step"))
+    if epoch > epochs:
+        raise ValueError(f"its position is step {step} of epoch {epoch}")
+    return epoch, step
 
 
 def rng_state(fabric: Fabric) -> torch.Tensor:

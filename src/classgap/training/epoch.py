@@ -85,8 +85,8 @@ class EpochMeter:
         first = rank_and_world()[0] == 0
         for name in ("hits", "seen", "moments", "scatter", "start"):
             value = state[name].numpy().astype(np.float64)
-            if value.shape != getattr(self, name).shape:
-                raise ValueError(f"{name} of the epoch has shape {value.shape}")
+            if value.shape != getattr(self, name).shape or not np.isfinite(value).all():
+                raise ValueError(f"{name} of the epoch has shape {value.shape}, or holds values that are no numbers")
             setattr(self, name, value if first or name not in ("hits", "seen") else np.zeros_like(value))
         self.losses = {name: float(value) if first else 0.0 for name, value in state["losses"].items()}
         self._waiting = []

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from classgap.batchstats import gather_rows
+from classgap.checks import InputError
 from classgap.data import Normalise, Split, mean_over_views
 from classgap.heads import CosineHead
 from classgap.predictions import Predictions
@@ -131,6 +132,12 @@ def last_layer(model: Any, head: str, experts: int, cosine_scale: float) -> tupl
     if isinstance(model.head, CosineHead):  # on unit vectors, which is what predictions have as features, it is linear
         return model.head.as_linear() * cosine_scale, None
     return model.head.weight, getattr(model.head, "bias", None)
+
+
+def require_finite_scores(scores: Tensor | NDArray[Any], way_out: str) -> None:
+    """Refuse scores that are no numbers: no prediction can be read from them."""
+    if not np.isfinite(scores.detach().float().cpu().numpy() if isinstance(scores, Tensor) else scores).all():
+        raise InputError(f"the network gives scores that are nan or infinite: {way_out}")
 
 
 def chunk_size(shape: Sequence[int]) -> int:

@@ -34,7 +34,7 @@ from classgap.predictions import Predictions
 from classgap.predictions.labels import check_names
 from classgap.training.build import Network
 from classgap.training.config import PredictConfig, TrainConfig, read_run
-from classgap.training.outputs import SplitOutputs, chunk_size, last_layer, scores_and_features
+from classgap.training.outputs import SplitOutputs, chunk_size, last_layer, require_finite_scores, scores_and_features
 from classgap.training.stages.base import load_network, without_pretraining
 
 
@@ -177,6 +177,9 @@ class Predictor:
             found = mean_over_views(forward, x, views) if views else forward(x)
             parts.append([tensor.cpu() for tensor in found])
         scores, features = (torch.cat(tensors).numpy() for tensors in zip(*parts, strict=True))
+        require_finite_scores(
+            scores, "the weights or the description of the run are damaged, or the samples hold such values"
+        )
         if self.pending is not None:
             scores = np.asarray(self.pending.transform(scores, features=features), dtype=np.float32)
         return scores, features
@@ -232,6 +235,8 @@ def _data_of(folder: Path) -> TrainingData:
         labels = torch.repeat_interleave(torch.arange(len(counts)), counts)
         nothing = torch.empty((0, *about["in_shape"]), dtype=torch.uint8)
         names = tuple(check_names(about["class_names"], len(counts)))
+        if len(about["in_shape"]) == 3 and not len(about["mean"]) == len(about["std"]) == about["in_shape"][0]:
+            raise ValueError(f"mean and std must hold one number per channel, {about['in_shape'][0]}")
         return TrainingData(
             name=str(about["name"]),
             train=Split(nothing, labels),

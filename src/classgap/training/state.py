@@ -31,8 +31,11 @@ from classgap.heads import FeatureTap
 from classgap.training.averaging import WeightAverage
 from classgap.training.build import Network, build_mix, build_network, build_optimizer, build_order
 from classgap.training.checkpoint import (
+    check_groups,
     check_optimizer,
+    check_position,
     check_rng,
+    check_types,
     fitting,
     read_checkpoint,
     rng_state,
@@ -41,7 +44,13 @@ from classgap.training.checkpoint import (
 )
 from classgap.training.config import TrainConfig
 from classgap.training.epoch import EpochMeter, cut_log
-from classgap.training.outputs import SplitOutputs, forward_all, last_layer, scores_and_features
+from classgap.training.outputs import (
+    SplitOutputs,
+    forward_all,
+    last_layer,
+    require_finite_scores,
+    scores_and_features,
+)
 from classgap.training.processes import per_process_part, size_options
 from classgap.training.progress import DivergedError, Watcher
 from classgap.training.sharding import check_origin, is_sharded, require_shardable, set_up
@@ -176,6 +185,9 @@ class RunState:
     def predictions(self, split: Split) -> SplitOutputs:
         """Scores, features and the last layer, as an audit reads them."""
         scores, features = self.predict(split)
+        require_finite_scores(
+            scores, f"lower optim.lr or set optim.clip, and train again; {self.folder} has no results"
+        )
         weight, bias = self.last_layer()
         return SplitOutputs(
             y_true=split.y.cpu().numpy(),
@@ -225,12 +237,15 @@ class RunState:
         modules = {"model": self.model, "optimizer": self.optimizer, "criterion": self.criterion}
         with fitting(self.checkpoint):
             check_origin(self.checkpoint, saved["optimizer"], self.fabric)
+            if not is_sharded(self.fabric):
+                for part in ("model", "criterion"):
+                    check_types(part, getattr(self, part).state_dict(), saved[part])
+            groups = [dict(group) for group in self.optimizer.param_groups]
             self.fabric.load(self.checkpoint, modules, weights_only=True)
+            check_groups(self.optimizer, groups)
             check_optimizer(self.optimizer)
             self.fabric.strategy.precision.load_state_dict(saved["scaler"])
-            self.epoch, self.step = (int(saved["position"][name]) for name in ("epoch", "step"))
-            if not (0 <= self.epoch <= self.config.epochs and self.step >= 0):
-                raise ValueError(f"its position is step {self.step} of epoch {self.epoch}")
+            self.epoch, self.step = check_position(saved["position"], self.config.epochs)
             self.meter.load_state_dict(saved["meter"])
             if self.average is not None:
                 self.average.load_state_dict(saved["average"])

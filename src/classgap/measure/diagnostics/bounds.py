@@ -141,7 +141,7 @@ def describe(
         alpha: Slack of ELM's pull term per class; by default the square root of the number of samples.
         delta: Probability with which a bound may fail.
     """
-    features = checks.float_matrix("features", features)
+    features = checks.feature_matrix(features)
     num_classes = len(np.atleast_1d(weight))
     head = check_head(weight, bias, num_classes, features.shape[1])
     y_true = checks.class_indices("y_true", y_true, num_classes, rows=len(features))

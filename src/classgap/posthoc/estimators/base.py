@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from classgap.checks import InputError, float_matrix, float_vector, one_of
-from classgap.posthoc.held_out import Array, HeldOut, as_logits, check_scores, kind_of_scores
+from classgap.posthoc.held_out import Array, HeldOut, as_logits, check_features, check_scores, kind_of_scores
 from classgap.predictions.predictions import ScoreKind
 
 _ENOUGH_ROWS = 10
@@ -32,7 +32,8 @@ class PostHocMethod(BaseEstimator):  # type: ignore[misc]
             on logits, or on the logarithms of probabilities, and rejects scores of the other kind.
     """
 
-    learned: ClassVar[tuple[str, ...]] = ()
+    learned: ClassVar[Mapping[str, str]] = {}
+    """Learned arrays and their shapes: one letter per dimension, ``K`` for the classes, any other letter for any length."""
     uses_features: ClassVar[bool] = False
     variants: ClassVar[tuple[Mapping[str, Any], ...]] = ({},)
     """Settings that :func:`classgap.fix` compares by cross-fitting; an empty one is the default."""
@@ -71,7 +72,7 @@ class PostHocMethod(BaseEstimator):  # type: ignore[misc]
             scores_kind: Kind of the scores. ``"auto"``: probabilities if rows lie in [0, 1] and sum to 1, otherwise logits.
         """
         one_of("scores_kind", scores_kind, ("auto", "logits", "probabilities"))
-        matrix = None if scores is None else check_scores("scores", scores)
+        matrix = None if scores is None else check_scores(scores)
         kind = "logits" if matrix is None else kind_of_scores(matrix) if scores_kind == "auto" else scores_kind
         held_out, self.classes_ = HeldOut.gather(
             None if matrix is None else as_logits(matrix, kind),
@@ -105,8 +106,8 @@ class PostHocMethod(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "classes_")
         if self.uses_features and features is None:
             raise InputError(f"{type(self).__name__} needs features=, the inputs of the last layer (n, d)")
-        matrix = None if scores is None else self._logits(check_scores("scores", scores, columns=len(self.classes_)))
-        given = None if features is None else check_scores("features", features)
+        matrix = None if scores is None else self._logits(check_scores(scores, columns=len(self.classes_)))
+        given = None if features is None else check_features(features)
         return self._transform(matrix, given)
 
     def _logits(self, scores: Array) -> Array:
@@ -195,7 +196,7 @@ class PostHocMethod(BaseEstimator):  # type: ignore[misc]
 class ClasswiseAffine(PostHocMethod):
     """A method whose corrected scores are ``scale_ * scores + offset_``, with one scale and one offset per column."""
 
-    learned: ClassVar[tuple[str, ...]] = ("scale_", "offset_")
+    learned: ClassVar[Mapping[str, str]] = {"scale_": "K", "offset_": "K"}
     scale_: Array
     offset_: Array
 

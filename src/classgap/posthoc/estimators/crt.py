@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 
 from classgap.checks import InputError, number
@@ -42,7 +44,7 @@ class CRT(PostHocMethod):
     Reference: Kang et al., *Decoupling representation and classifier*, ICLR 2020, arXiv:1910.09217, sec. 4.
     """
 
-    learned = ("weight_", "bias_")
+    learned: ClassVar = {"weight_": "Kd", "bias_": "K"}
     variants = ({"weight_decay": 1e-2}, {"weight_decay": 1e-3})
     uses_features = True
     weight_: Array

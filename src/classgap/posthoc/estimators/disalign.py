@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 from scipy.special import expit
 
@@ -51,7 +53,7 @@ class DisAlign(PostHocMethod):
     Reference: Zhang et al., *Distribution alignment*, CVPR 2021, arXiv:2103.16370, eq. (8)-(10).
     """
 
-    learned = ("alpha_", "beta_", "confidence_")
+    learned: ClassVar = {"alpha_": "K", "beta_": "K", "confidence_": "d"}
     uses_features = True
     alpha_: Array
     beta_: Array

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -77,7 +78,7 @@ class MARC(ClasswiseAffine):
     Reference: Wang et al., *Margin calibration for long-tailed visual recognition*, ACML 2022, arXiv:2112.07225, eq. 8-12.
     """
 
-    learned = ("omega_", "beta_", "weight_norms_", "scale_", "offset_")
+    learned: ClassVar = dict.fromkeys(("omega_", "beta_", "weight_norms_", "scale_", "offset_"), "K")
     variants = ({}, {"ridge": 0.1}, {"ridge": 1.0})  # the first has no ridge, as in the paper
     omega_: Array
     beta_: Array
@@ -109,7 +110,7 @@ class MARC(ClasswiseAffine):
         :math:`d_j = \eta_j / \|W_j\|` comes from the uncorrected ``scores``.
         """
         check_is_fitted(self, "weight_norms_")
-        matrix = check_scores("scores", scores, columns=len(self.classes_))
+        matrix = check_scores(scores, columns=len(self.classes_))
         calibrated: Array = self.omega_ * (matrix / self.weight_norms_) + self.beta_
         return calibrated
 

@@ -137,7 +137,7 @@ class MatrixScaling(PostHocMethod):
 
     MOST_CLASSES: ClassVar = 500  # in fix: with more, one fit takes longer than all other methods together
 
-    learned = ("matrix_", "offset_")
+    learned: ClassVar = {"matrix_": "KK", "offset_": "K"}
     matrix_: Array
     offset_: Array
 

@@ -58,7 +58,7 @@ class LocalModel:
         swell = d * self.mean + d**2 * self.variance / 2 + b
         highest = float(swell.max())
         remainder = self.share * np.exp(swell - highest)
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):  # such a mass is refused below
             left = self.rest * np.exp(highest - most.astype(np.float64)) * remainder.sum()
         mass = np.bincount(self.row, e, minlength=len(self.u)) + left
         if not mass.max() < _MAX_MASS:
@@ -129,6 +129,8 @@ class LocalModel:
     def minimise(self, theta: Array, gradient: Array, goal: float, max_iter: int = 12) -> Array:
         """Minimum of the model plus a linear term that gives it this gradient at ``theta``, up to a gradient norm of ``goal``."""
         value, own = self.evaluate(theta)
+        if not np.isfinite(value):  # too far from the base of the model
+            return theta
         tilt, slope = gradient - own, gradient
         value += float(tilt @ theta)
         for _ in range(max_iter):

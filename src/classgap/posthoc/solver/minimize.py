@@ -20,6 +20,9 @@ from classgap.posthoc.solver.local_model import LocalModel
 from classgap.posthoc.solver.sweep import SMALL, ClasswiseProblem, Sweep, evaluate
 
 _SAMPLES = ((8, 0.1), (60, 0.01))  # samples per class, and relative gradient norm to reach on them
+_SMALLEST = (
+    0.01  # the objective is a difference of larger numbers: below this its rounding error no longer falls with it
+)
 _INNER = 0.03  # relative gradient norm to which a model is minimised
 
 
@@ -93,11 +96,14 @@ def _descend(
             sweep = evaluate(problem, theta, contest=True)
         model = LocalModel(problem, theta, sweep) if given is None else given
         step = model.minimise(theta, sweep.gradient, max(_INNER * sweep.norm, goal / 10)) - theta
+        if not step.any():
+            break
         slope, length = float(sweep.gradient @ step), 1.0
         while True:
             trial = evaluate(problem, theta + length * step, contest=given is None)
             sweeps += 1
-            if trial.value <= sweep.value + 1e-4 * length * slope + noise * abs(sweep.value) or length < 1e-4:
+            allowed = noise * max(abs(sweep.value), _SMALLEST)
+            if trial.value <= sweep.value + 1e-4 * length * slope + allowed or length < 1e-4:
                 break
             length /= 2
         if length < 1e-4:

@@ -8,9 +8,9 @@ paper from those of the methods, with their settings. Fig. 2 has accuracies by f
 
 from __future__ import annotations
 
-from classgap.recipes.tables.common import ERM, RERUN, printed_by_task
+from classgap.recipes.tables.common import ERM, printed_by_task
 from classgap.recipes.tables.costs import with_costs
-from classgap.recipes.tables.elm import TAU
+from classgap.recipes.tables.elm import BASELINES, BY_COUNT
 from classgap.suites import Suite, Task, Variant
 from classgap.training.recipes import load_recipe
 
@@ -24,32 +24,12 @@ def suite() -> Suite:
             "elm_large",
             tasks=(Task(IMAGENET, load_recipe("elm_imagenet_lt")), Task(INAT, load_recipe("elm_inat18"))),
             variants=(
-                ERM,
-                RERUN,
-                Variant("CB focal", "class_balanced", {"kind": "focal_sigmoid"}),
-                Variant("LDAM + DRW", "drw", {"base": "ldam"}),
-                Variant("logit adjustment", "logit_adjusted"),
-                Variant(
-                    "DRO-LT, one stage",
-                    "dro_lt",
-                    {"rule": "count", "form": "elm"},
-                    note="as the paper writes it, eq. 5",
-                ),
-                Variant("weight normalisation", settings=("stage=tau_norm", "data.val_fraction=0.1"), note=TAU),
-                Variant(
-                    "DRO-LT, three stages",
-                    "dro_lt",
-                    {"weight": 1.0, "centroids": "epoch"},
-                    settings=("stage=three_stage",),
-                    note="weight and centroids of the authors' code",
-                ),
+                *BASELINES,
                 Variant(
                     "ELM, α=10√π", "elm", {"alpha": "sqrt_prior", "alpha_scale": 10.0, "lam": 0.001}, tasks=(IMAGENET,)
                 ),
                 Variant("ELM, α=√n", "elm", {"lam": 0.01}, tasks=(INAT,)),
-                Variant(
-                    "ELM, α=n", "elm", {"alpha": "count", "lam": 0.01}, note="the appendix: good on many data sets"
-                ),
+                BY_COUNT,
             ),
             published=(
                 *printed_by_task("Table 2", (IMAGENET, INAT), TABLE_2),

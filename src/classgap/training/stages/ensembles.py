@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import time
 from functools import partial
+from typing import Any
 
+import torch
 from torch import nn
 
-from classgap import registry
-from classgap.checks import LARGEST_SEED, InputError, one_of, whole
+from classgap import posthoc, registry
+from classgap.checks import LARGEST_SEED, InputError, number, one_of, whole
 from classgap.data import TrainingData
-from classgap.models import COMBINATIONS, Combination, Ensemble
+from classgap.models import COMBINATIONS, ClassAffine, Combination, Ensemble
 from classgap.registry import Choice, Int, method
 from classgap.training.average_config import AverageConfig
 from classgap.training.build import Network, build_criterion, build_network, declared_loss
@@ -21,19 +23,28 @@ from classgap.training.epoch import read_log
 from classgap.training.loop import Trainer
 from classgap.training.outputs import ScoredNetwork
 from classgap.training.stages.base import MultiStage, Stage, learns_from_scores, teacher_run
+from classgap.training.stages.estimators import validation_set
 from classgap.training.stages.parts import log_outputs
 
 SEED_STEP = 10_000
+_RIDGE = 1.0  # the smallest pull of the offsets towards nothing that the gap dial tries by itself
 
 
 def build_ensemble(
-    config: TrainConfig, data: TrainingData, *, teacher: nn.Module | None = None, members: int, combine: Combination
+    config: TrainConfig,
+    data: TrainingData,
+    *,
+    teacher: nn.Module | None = None,
+    members: int,
+    combine: Combination,
+    corrected: bool,
 ) -> Network:
     """Networks of ``members`` runs with the scores of their losses, under the loss that leaves scores as they are."""
     networks = [build_network(config, data) for _ in range(members)]
     plain = dataclasses.replace(config, method=MethodConfig())
     counts = choose_counts(declared_loss(plain), plain.method.params, data)
-    model = Ensemble((ScoredNetwork(n.model, n.criterion, n.head) for n in networks), combine)
+    correction = ClassAffine(data.num_classes) if corrected else None
+    model = Ensemble((ScoredNetwork(n.model, n.criterion, n.head) for n in networks), combine, correction)
     return dataclasses.replace(
         networks[0],
         model=model,
@@ -45,19 +56,40 @@ def build_ensemble(
 
 
 class EnsembleTrainer(Trainer):
-    """Puts finished runs side by side; nothing is trained. The time in its log is that of all members."""
+    """Puts finished runs side by side; nothing is trained. The time in its log is that of all members.
+
+    Args:
+        dial: Strength of a gap dial that is fitted to the validation set; None for none.
+    """
 
     member_seconds = 0.0
 
+    def __init__(self, *args: Any, dial: float | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.dial = dial
+        if dial is not None:
+            validation_set(self.data)
+
     def run(self) -> None:
-        """Train the members, then evaluate them together."""
+        """Train the members, fit the dial to what they say together, then evaluate it."""
         if self.finished:
             return
         self._begin()
         started = time.perf_counter() - self.member_seconds
+        if self.dial is not None:
+            self._turn(posthoc.GapDial(self.dial, ridge=_RIDGE))
         split = self.data.train
         scores, features = self.predict(split)
         log_outputs(self, scores, features, split.y.to(scores.device), started)
+
+    def _turn(self, dial: posthoc.GapDial) -> None:
+        """Fit the offsets of the classes, and store them in the network."""
+        held_out = validation_set(self.data)
+        scores, _ = self.predict(held_out)
+        dial.fit(scores.float().cpu().numpy(), held_out.y.cpu().numpy(), class_counts=self.data.class_counts.numpy())
+        correction = self.model.module.correction
+        for name, learned in (("scale", dial.scale_), ("offset", dial.offset_)):
+            getattr(correction, name).copy_(torch.from_numpy(learned))
 
     def take_member(self, member: Trainer, position: int) -> None:
         """Use the network of this finished run as the member at ``position``."""
@@ -86,7 +118,11 @@ def member_configs(config: TrainConfig, members: int, seed_step: int) -> tuple[T
     kind="stage",
     family="ensemble",
     paper="arXiv:1612.01474",
-    space={"members": Int(2, 10, default=3), "combine": Choice(COMBINATIONS, default="probabilities")},
+    space={
+        "members": Int(2, 10, default=3),
+        "combine": Choice(COMBINATIONS, default="probabilities"),
+        "dial": Choice((None, 1.0, 2.0), default=None),
+    },
 )
 class EnsembleStage(MultiStage):
     """The same run with several seeds; the mean of the probabilities that their networks give is the prediction.
@@ -99,6 +135,7 @@ class EnsembleStage(MultiStage):
     number of members; compare with one run of as many times the epochs.
     Expect: on balanced data and on long tails a gain for all classes, larger where single runs differ more; hard classes have
     no preference, so their gain is that of uncertain samples.
+    With ``dial=1`` and mirrored views, hard classes gain and easy ones do not lose.
     Pitfalls: a member is a whole network: ``classgap predict`` and ``classgap export`` take as many times as long. There is no
     last layer for the corrections of ``classgap fix`` to be folded into. Members of runs with neighbouring seeds are different
     as long as their seeds differ by less than ``seed_step``.
@@ -110,14 +147,25 @@ class EnsembleStage(MultiStage):
             member excludes is out.
         seed_step: Difference of the seeds of two members: seed, seed + 10000, seed + 20000, … The first member is the run with
             the seed itself.
+        dial: Strength of a gap dial (:class:`classgap.posthoc.GapDial`) that is fitted to the mean of the members on the
+            validation set, and is part of the saved network; none by default. An ensemble mostly lifts easy classes, the dial
+            moves this gain to the hard ones: with a strength of about 1, easy classes stay where a single network has them.
     Reference: Lakshminarayanan et al., *Simple and scalable predictive uncertainty estimation using deep ensembles*, NeurIPS
     2017, without its adversarial training.
     """
 
-    def __init__(self, *, members: int = 3, combine: Combination = "probabilities", seed_step: int = SEED_STEP) -> None:
+    def __init__(
+        self,
+        *,
+        members: int = 3,
+        combine: Combination = "probabilities",
+        seed_step: int = SEED_STEP,
+        dial: float | None = None,
+    ) -> None:
         self.members = whole("stage.members", members, low=2)
         self.combine: Combination = one_of("stage.combine", combine, COMBINATIONS)
         self.seed_step = whole("stage.seed_step", seed_step, low=1)
+        self.dial = None if dial is None else number("stage.dial", dial, low=0.0)
 
     def stages(self, config: TrainConfig) -> tuple[Stage, ...]:
         if config.teacher is not None:
@@ -132,16 +180,16 @@ class EnsembleStage(MultiStage):
             average=AverageConfig(),
             model=dataclasses.replace(config.model, pretrained=False, wise=1.0),
         )
-        about = {"members": self.members, "combine": self.combine, "seed_step": self.seed_step}
+        about = {"members": self.members, "combine": self.combine, "seed_step": self.seed_step, "dial": self.dial}
         runs = member_configs(config, self.members, self.seed_step)
         ensemble = Stage(
             "",
             together,
-            trainer=EnsembleTrainer,
+            trainer=EnsembleTrainer if self.dial is None else partial(EnsembleTrainer, dial=self.dial),
             needs_teacher=False,
             members=tuple(Stage(f"member{number}", run) for number, run in enumerate(runs, 1)),
             join=_take_member,
-            build=partial(build_ensemble, members=self.members, combine=self.combine),
+            build=partial(build_ensemble, members=self.members, combine=self.combine, corrected=self.dial is not None),
             alone=dataclasses.replace(config, stage=PartConfig(self.method.name, about)),
         )
         return (ensemble,)

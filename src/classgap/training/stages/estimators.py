@@ -85,7 +85,7 @@ class EstimatorTrainer(CorrectedTrainer):
         super().__init__(*args, **kwargs)
         self.estimator, self.passes = estimator, passes
         if passes is None:
-            _validation(self.data)
+            validation_set(self.data)
 
     def run(self) -> None:
         """Fit, once."""
@@ -122,7 +122,7 @@ class EstimatorTrainer(CorrectedTrainer):
 
     def _validation_outputs(self) -> tuple[Tensor, Tensor, Tensor]:
         """Scores, features and labels of the validation set."""
-        held_out = _validation(self.data)
+        held_out = validation_set(self.data)
         scores, features = Trainer.predict(self, held_out)
         return scores.float(), features.float(), held_out.y.to(scores.device)
 
@@ -153,7 +153,7 @@ class RefitTrainer(CorrectedTrainer):
     """
 
     def __init__(self, config: TrainConfig, data: TrainingData, *args: Any, **kwargs: Any) -> None:
-        held_out = _validation(data)
+        held_out = validation_set(data)
         together = dataclasses.replace(data, train=data.train.joined(held_out), val=None)
         _require_same_prior(data, together)
         super().__init__(config, together, *args, **kwargs)
@@ -182,7 +182,8 @@ def _require_same_prior(data: TrainingData, together: TrainingData) -> None:
         )
 
 
-def _validation(data: TrainingData) -> Split:
+def validation_set(data: TrainingData) -> Split:
+    """The samples that a correction is fitted to."""
     if data.val is None:
         raise InputError("this stage is fitted to the validation set; set data.val_fraction above 0")
     return data.val

@@ -88,7 +88,7 @@ def fisher_separability(
     Reference: Son et al., *Difficulty-aware balancing margin loss for long-tailed recognition*, AAAI 2025, eq. (12)-(13).
     """
     checks.one_of("covariance", covariance, ("auto", "pairwise", "pooled"))
-    features = checks.float_matrix("features", features)
+    features = checks.feature_matrix(features)
     y_true = checks.class_indices("y_true", y_true, num_classes, rows=len(features))
     support = np.bincount(y_true, minlength=num_classes)
     if features.shape[1] > MAX_WIDTH:

@@ -120,7 +120,7 @@ def describe(
         >>> g.head.angles.margin, round(g.head.limit)
         (90.0, 120)
     """
-    features = checks.float_matrix("features", features)
+    features = checks.feature_matrix(features)
     y_true = checks.class_indices("y_true", y_true, num_classes, rows=len(features))
     if weight is None and bias is not None:
         raise checks.InputError("bias also needs weight; pass both or neither")

@@ -59,7 +59,7 @@ function cell(table, column, row) {
 }
 
 // ------------------------------------------------------------------ sortable, searchable, downloadable tables
-const PAGE = 15, SHORT = 80, PRINTED = 11;  // rows shown at first; of the tables in WHOLE more; columns on paper (see page.css)
+const PAGE = 15, SHORT = 80, PRINTED = 9;  // rows shown at first; of the tables in WHOLE more; columns on paper (see page.css)
 const WHOLE = ["metrics", "groups", "margins"];
 
 function csv(table, order) {
