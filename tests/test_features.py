@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -84,7 +86,7 @@ def test_continues_where_it_stopped(
 ) -> None:
     out, whole = tmp_path / "f.safetensors", tmp_path / "whole.safetensors"
     extract(weights, whole)
-    monkeypatch.setattr(module, "_CHUNK_BYTES", 20_000)
+    monkeypatch.setattr(module, "_FLUSH_SECONDS", 0.0)
     if not clean:  # a killed process writes nothing at its end
         monkeypatch.setattr(module._Unfinished, "__exit__", lambda self, *error: self.handle.close())
 
@@ -102,6 +104,17 @@ def test_continues_where_it_stopped(
     assert 600 < done.resumed <= 1000
     assert out.read_bytes() == whole.read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f.safetensors", "whole.safetensors"]
+
+
+def test_slow_extractions_are_saved_by_time(weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were saved after 16 MB of features, which takes hours with a slow network and few features."""
+    clock = itertools.count(step=6.0)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    saved: list[int] = []
+    flush = module._Unfinished._flush
+    monkeypatch.setattr(module._Unfinished, "_flush", lambda self: (saved.append(self.done), flush(self)))
+    extract(weights, tmp_path / "f.safetensors", batch=200)
+    assert saved[:3] == [400, 797, 1197]
 
 
 def test_another_network_does_not_continue(weights: Path, tmp_path: Path) -> None:

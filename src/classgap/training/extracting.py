@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,7 @@ from classgap.training.run import open_data
 from classgap.writing import naming, replace_file, write
 
 Watch = Callable[[int, int], None]
-_CHUNK_BYTES = 16_000_000  # features between two flushes to the disk, at least one batch
+_FLUSH_SECONDS = 10.0  # between two flushes to the disk: what a killed extraction loses at most, besides a batch
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,7 @@ class _Unfinished:
         self.part = path.with_name(f"{path.name}.part")
         self.note = path.with_name(f"{path.name}.part.json")
         self.done = self._found()
-        self._first, self._waiting = first, 0
+        self._first, self._flushed = first, time.monotonic()
 
     def _found(self) -> int:
         """Finished samples of an earlier attempt at the same file."""
@@ -227,15 +228,14 @@ class _Unfinished:
         """Write the features of the next samples."""
         self.put(name, tensor, row)
         self.done += len(tensor)
-        self._waiting += tensor.numel() * tensor.element_size()
-        if self._waiting >= _CHUNK_BYTES:
+        if time.monotonic() - self._flushed >= _FLUSH_SECONDS:
             self._flush()
 
     def _flush(self) -> None:
         self.handle.flush()
         os.fsync(self.handle.fileno())
         write(self.note, json.dumps({"fingerprint": self.fingerprint, "done": self.done}))
-        self._waiting = 0
+        self._flushed = time.monotonic()
 
     def finish(self) -> None:
         """Give the file its name."""
