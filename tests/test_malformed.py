@@ -351,7 +351,9 @@ def test_numbers_with_spaces_are_numbers(tmp_path: Path) -> None:
     (tmp_path / "q.csv").write_text(HEADER + "1.0,1.0\n 2.0,2.0\n2.0,1.0\n")
     assert audit(tmp_path / "p.csv").classes == ("0", "1", "2")
     assert accuracy(Predictions.read(tmp_path / "p.csv")) == 1
-    assert names_of(Predictions.read(tmp_path / "q.csv")) == {("1", "1"): 1, ("2", "2"): 1, ("2", "1"): 1}
+    (tmp_path / "p.csv").write_text(HEADER + "0, 0\n1,1\n2,inf\n2, 2\n")
+    assert accuracy(Predictions.read(tmp_path / "p.csv")) == 0.75
+    assert names_of(Predictions.read(tmp_path / "q.csv")) == {("1.0", "1.0"): 1, ("2.0", "2.0"): 1, ("2.0", "1.0"): 1}
     assert audit(["a", "b "], ["a", "b "], class_names=["a", "b "]).classes == ("a", "b ")
 
 

@@ -68,7 +68,7 @@ def resolve_classes(
     """
     if names is None and width is None and all(values.dtype.kind == "b" for _, values in distinct):
         names = ["False", "True"]
-    labels = _one_spelling([_canonical(title, values) for title, values in distinct], names, width)
+    labels = _one_spelling([_canonical(title, values, names or ()) for title, values in distinct], names, width)
     notes: tuple[str, ...] = ()
     if names is None and width is not None:
         _check_indices(
@@ -137,8 +137,11 @@ def check_names(names: Sequence[str], width: int | None = None) -> list[str]:
     return list(names)
 
 
-def _canonical(title: str, values: NDArray[Any]) -> list[Any]:
-    """Distinct labels as ints if every one of them is a whole number (also ``3.0`` and ``"3"``), otherwise as str."""
+def _canonical(title: str, values: NDArray[Any], names: Sequence[str]) -> list[Any]:
+    """Distinct labels as ints if every one of them is a whole number (also ``3.0`` and ``"3"``), otherwise as str.
+
+    Spaces around a number mean nothing, unless the text is among the class ``names``.
+    """
     if values.dtype.kind == "f":
         if not np.isfinite(values).all():
             raise InputError(f"{title} has rows without a label (NaN); remove or label them")
@@ -151,6 +154,7 @@ def _canonical(title: str, values: NDArray[Any]) -> list[Any]:
     if values.dtype.kind in "iub":
         return [int(v) for v in values]
     texts = [_text(title, v) for v in values]
+    texts = [text.strip(" ") if _FRACTION.fullmatch(text) and text not in names else text for text in texts]
     if all(_is_whole(t) for t in texts):
         return [int(t) for t in texts]
     known = [text for text in texts if text.lower() not in ("nan", "none", "null")]
@@ -180,28 +184,21 @@ def _is_whole(text: str) -> bool:
 
 
 def _one_spelling(labels: list[list[Any]], names: Sequence[str] | None, width: int | None) -> list[list[Any]]:
-    """Labels with text such as "3.0" or " 3" as ints, if other labels, the class names or the scores require numbers."""
+    """Labels with text such as "3.0" as ints, if other labels, the class names or the scores require numbers."""
     expects_numbers = names is not None or width is not None
-    expects_numbers |= any(_is_numeric(column) or any(map(_shows_number, column)) for column in labels)
+    expects_numbers |= any(_is_numeric(column) or any(map(_is_whole, column)) for column in labels)
     return [
-        [int(text.strip(" ").partition(".")[0]) for text in column]
+        [int(text.partition(".")[0]) for text in column]
         if expects_numbers and not _is_numeric(column) and all(_is_number(text, names) for text in column)
         else column
         for column in labels
     ]
 
 
-def _shows_number(text: str) -> bool:
-    """Whether a text can only mean a number: "3", and " 3.0" beside "3.0"."""
-    return _is_whole(text) or (text != text.strip(" ") and _is_number(text, None))
-
-
 def _is_number(text: str, names: Sequence[str] | None) -> bool:
-    """Whether a text is a whole number, also with decimals as in "3.0" or with spaces unless that is a class name."""
-    number, point, decimals = text.strip(" ").partition(".")
-    if not _is_whole(number) or (point and set(decimals) != {"0"}):
-        return False
-    return number == text or text not in (names or ())
+    """Whether a text is a whole number, also with decimals as in "3.0" unless that is a class name."""
+    number, point, decimals = text.partition(".")
+    return _is_whole(number) and (not point or (set(decimals) == {"0"} and text not in (names or ())))
 
 
 def _is_numeric(labels: list[Any]) -> bool:
