@@ -144,7 +144,8 @@ def test_planted_scatter_is_found(seed):
     why = cause(found, 4, "scattered")
     assert why.number == pytest.approx(1.5, abs=0.15)
     assert f"rank 1 of {K}" in why.sentence
-    assert "`CompactLogitsLoss` acts on logits, `MR2Loss` on features" in why.remedy
+    assert "train longer first" in why.remedy
+    assert "On frozen features, train with `CompactLogitsLoss`" in why.remedy
 
 
 @pytest.mark.parametrize("seed", range(3))

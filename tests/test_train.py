@@ -263,9 +263,13 @@ def test_a_diverging_run_keeps_its_last_good_checkpoint(tmp_path: Path) -> None:
     assert np.isfinite(list(saved["meter"]["losses"].values())).all()
 
 
-@pytest.mark.parametrize("options", [{"devices": "zero"}, {"strategy": "dpd"}], ids=lambda o: "-".join(o.values()))
-def test_devices_that_do_not_exist(tmp_path: Path, options: dict[str, str]) -> None:
-    with pytest.raises(InputError, match="cannot be combined"):
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"devices": "zero"}, "cannot be combined"), ({"strategy": "dpd"}, "did you mean 'ddp'")],
+    ids=["devices", "strategy"],
+)
+def test_devices_that_do_not_exist(tmp_path: Path, options: dict[str, str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
         _fit(tmp_path / "run", **options)
 
 
