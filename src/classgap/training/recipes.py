@@ -16,6 +16,7 @@ from classgap.training.config import TrainConfig
 _SHIPPED = Path(__file__).resolve().parents[1] / "recipes"
 _QUICK_SIZE = 32
 _QUICK_BATCH = 50
+_QUICK_RATE = 0.01  # large networks with random weights do not get absurd scores in their few steps
 _QUICK_IMBALANCE = 5.0  # the smallest class of a stand-in then has enough samples to hold some out for validation
 
 
@@ -110,7 +111,7 @@ def quickened(config: TrainConfig) -> TrainConfig:
         model=model,
         schedule=schedule,
         stage=dataclasses.replace(config.stage, params=params),
-        optim=dataclasses.replace(config.optim, accumulate=1),
+        optim=dataclasses.replace(config.optim, accumulate=1, lr=min(config.optim.lr, _QUICK_RATE)),
         epochs=2,
         batch=min(config.batch, _QUICK_BATCH),
         precision="32-true",
