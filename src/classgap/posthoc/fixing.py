@@ -180,9 +180,8 @@ def _fit_all(
         method.classes_, method.scores_kind_ = np.arange(held_out.num_classes), "logits"
         settings.setdefault(type(method), []).append(method)
     with threadpool_limits(1, "blas"), warnings.catch_warnings(), ThreadPoolExecutor(os.cpu_count()) as pool:
-        warnings.simplefilter(
-            "ignore", ConvergenceWarning
-        )  # every fit is measured on other samples, also an inexact one
+        # Every fit is measured on other samples, also an inexact one.
+        warnings.simplefilter("ignore", ConvergenceWarning)
         running = {pool.submit(kind.fit_settings, group, held_out): group for kind, group in settings.items()}
         for done in as_completed(running):
             done.result()

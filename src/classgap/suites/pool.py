@@ -142,9 +142,8 @@ def work(jobs: Sequence[Job], out: Path, results: Path, threads: int, decoders: 
         decoders: Its own processes that decode image files.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends its workers
-    multiprocessing.set_start_method(
-        None, force=True
-    )  # as in `classgap train`: a spawned decoder imports torch for seconds
+    # As in `classgap train`: a spawned decoder imports torch for seconds.
+    multiprocessing.set_start_method(None, force=True)
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # not a line on precision for every job
     import torch
 

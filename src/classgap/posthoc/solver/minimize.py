@@ -20,9 +20,8 @@ from classgap.posthoc.solver.local_model import LocalModel
 from classgap.posthoc.solver.sweep import SMALL, ClasswiseProblem, Sweep, evaluate
 
 _SAMPLES = ((8, 0.1), (60, 0.01))  # samples per class, and relative gradient norm to reach on them
-_SMALLEST = (
-    0.01  # the objective is a difference of larger numbers: below this its rounding error no longer falls with it
-)
+# The objective is a difference of larger numbers: below this its rounding error no longer falls with it.
+_SMALLEST = 0.01
 _INNER = 0.03  # relative gradient norm to which a model is minimised
 
 
