@@ -44,7 +44,10 @@ SETTINGS: dict[str, list[str]] = {
     "swa_norms": ["average=swa", "average.start=0.3", "model=resnet20", "data.per_class=5"],
     "lazy": PHOTOS,
     "bf16": ["precision=bf16-mixed", "method=compact_logits"],
-    "drw_clip": ["method=drw", "method.base=ldam", "optim.accumulate=2", "optim.clip=1", "data.imbalance=10"],
+    "drw_clip": [
+        *("method=drw", "method.base=ldam", "optim.accumulate=2", "optim.clip=1"),
+        *("data.profile=exponential", "data.imbalance=10"),
+    ],
     "jtt": ["stage=jtt", "stage.first=0.34"],
     "ensemble": ["stage=ensemble", "stage.members=2", "epochs=2"],
     "distillation": ["stage=ensemble_teacher", "stage.members=2", "method=distillation", "epochs=2"],

@@ -36,6 +36,13 @@ def test_exponential_profile_has_the_published_totals(
     assert (counts.sum(), counts.min(), counts[0]) == (total, smallest, n_max)
 
 
+def test_settings_of_the_division_that_would_be_ignored() -> None:
+    with pytest.raises(InputError, match=r"data\.imbalance=10 needs a profile"):
+        load_data("digits", imbalance=10)
+    (note,) = load_data("digits", test_fraction=0.5).notes
+    assert note == "data.test_fraction has no effect: digits has a test set"
+
+
 def test_step_profile() -> None:
     for classes, n_max in ((10, 5000), (100, 500)):
         assert profile_counts(classes, n_max, "step", 100).sum() == 25250

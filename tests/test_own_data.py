@@ -73,7 +73,10 @@ def test_one_level_is_divided_by_name_and_stays_so(tmp_path: Path) -> None:
         write_image(root / "ant" / f"new{i}.png", i)
     moved = set(_names(load_data(str(root), workers=0).test)) ^ set(_names(first.test))
     assert len(moved) <= 3  # of 65: some of the new ones, or what they displaced
-    assert len(load_data(str(root), test_fraction=0.5, workers=0).test) == 32
+    half = load_data(str(root), test_fraction=0.5, workers=0)
+    assert (len(half.test), half.notes) == (32, ())
+    with pytest.raises(InputError, match=r"data\.test_fraction=0\.999 would put all of them into the test set"):
+        load_data(str(root), test_fraction=0.999, workers=0)
 
 
 def test_tables_and_lists_name_the_same_set(tmp_path: Path) -> None:

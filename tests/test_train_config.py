@@ -22,6 +22,7 @@ from classgap.training import (
     train,
 )
 from classgap.training.schedule import rate_factor
+from classgap.training.setting_limits import unused_settings
 
 
 def test_json_round_trip() -> None:
@@ -61,6 +62,49 @@ def test_override(assignment: str, read: object, value: object) -> None:
 def test_another_method_starts_from_its_defaults() -> None:
     config = TrainConfig().override(["method=mr2", "method.lam=0.1", "method=ldam", "method.max_margin=0.3"])
     assert config.method == MethodConfig("ldam", {"max_margin": 0.3})
+
+
+def test_parameters_may_stand_before_their_name() -> None:
+    config = TrainConfig().override(["stage.members=4", "method.lam=0.1", "method=mr2", "stage=ensemble"])
+    assert (config.method, config.stage.params) == (MethodConfig("mr2", {"lam": 0.1}), {"members": 4})
+    assert config.override(["method=ldam", "method=mr2"]).method == MethodConfig("mr2")
+    swa = TrainConfig().override(["average.start=0.5", "average=swa"])
+    assert swa.average.start == 0.5
+    assert TrainConfig().override(["model.head.alpha=3", "model.head=causal"]).model.head_params == {"alpha": 3}
+
+
+@pytest.mark.parametrize("setting", ["stage.members=4", "mix.alpha=3", "wrapper.rho=2", "sampler.power=2"])
+def test_a_setting_of_a_part_that_is_not_there_is_refused(setting: str) -> None:
+    with pytest.raises(InputError, match=rf"{setting.partition('=')[0]} is set, but the run has no"):
+        TrainConfig().override([setting])
+
+
+@pytest.mark.parametrize(
+    ("settings", "unused"),
+    [
+        (["optim.betas=0.5,0.6"], "optim.betas"),
+        (["optim=adamw", "optim.momentum=0.3"], "optim.momentum"),
+        (["schedule.milestones=1,2"], "schedule.milestones"),
+        (["schedule=constant", "schedule.floor=0.1"], "schedule.floor"),
+        (["schedule.warmup_start=0.1"], "schedule.warmup_start"),
+        (["data.crop_scale=0.5"], "data.crop_scale"),
+        (["model.wise=0.5"], "model.wise"),
+    ],
+)
+def test_a_setting_without_effect_is_pointed_out(settings: list[str], unused: str) -> None:
+    (note,) = unused_settings(TrainConfig().override(settings))
+    assert note.startswith(unused)
+
+
+def test_settings_with_an_effect_are_not_pointed_out() -> None:
+    config = TrainConfig().override(
+        [
+            *("optim=adamw", "optim.betas=0.5,0.6", "schedule=step", "schedule.milestones=1,2", "schedule.gamma=0.3"),
+            *("schedule.warmup=1", "schedule.warmup_start=0.1", "data.augment=resized_crop", "data.crop_scale=0.5"),
+            *("model.wise=0.5", "model.pretrained=true"),
+        ]
+    )
+    assert unused_settings(config) == unused_settings(TrainConfig()) == ()
 
 
 def test_parameters_of_a_head_belong_to_it() -> None:

@@ -128,6 +128,10 @@ def test_an_error_in_a_function_of_the_user_names_its_line(tmp_path: Path) -> No
     with pytest.raises(InputError, match=r"line 2 \(return .*KeyError"), explained(path, "recipe"):
         module.config()
     assert "line 2" in call("train", path).sentence
+    path.write_text(
+        "from classgap.training import TrainConfig\ndef config(quick=False):\n    return TrainConfig(epochs=-2)\n"
+    )
+    assert "line 3 (return TrainConfig(epochs=-2)): epochs must be" in call("train", path).sentence
 
 
 @pytest.mark.parametrize(

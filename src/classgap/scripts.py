@@ -12,20 +12,29 @@ from types import ModuleType
 
 from classgap.checks import InputError, printable
 
+_SHOWN = 80  # characters of a line in a message
+
 
 @contextlib.contextmanager
 def explained(path: str | Path, what: str) -> Iterator[None]:
     """Turn an error in the user's file into one sentence that names its line."""
     try:
         yield
-    except InputError:
-        raise
     except (Exception, SystemExit) as error:
         file = Path(path).resolve()
         number, line = _place(error, file)
-        where = "" if number is None else f" in line {number}" + (f" ({line.strip()})" if line and line.strip() else "")
+        if number is None and isinstance(error, InputError):
+            raise  # about the file as a whole
+        text = _short(line or "")
+        where = "" if number is None else f" in line {number}" + (f" ({text})" if text else "")
+        kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
-        raise InputError(f"{what} {path} failed{where}: {type(error).__name__}: {printable(reason)}") from error
+        raise InputError(f"{what} {path} failed{where}: {kind}{printable(reason)}") from error
+
+
+def _short(line: str) -> str:
+    line = line.strip()
+    return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…"
 
 
 def _place(error: BaseException, file: Path) -> tuple[int | None, str | None]:

@@ -152,6 +152,9 @@ def load_data(
         source = resized(load_source(name, files=options, encode=encode), options)
     else:
         source, processes = dataset_source(*_pair(name)), workers or 0
+    notes = source.notes
+    if test_fraction != FileOptions.test_fraction and not source.divided:
+        notes = (*notes, f"data.test_fraction has no effect: {source.name} has a test set")
     augment = source.augment if augment is None else tuple(augment)
     view_augment = None if view_augment is None else tuple(view_augment)
     if augment and not source.is_images:
@@ -181,7 +184,7 @@ def load_data(
         std=source.std,
         augment=_on_batches("data.augment", augment, splits["train"]),
         split_hash=split_hash(kept, held, source.y_train, source.y_test, *members),
-        notes=source.notes,
+        notes=notes,
         view_augment=None if view_augment is None else _on_batches("data.view_augment", view_augment, splits["train"]),
         crop_scale=crop_scale,
         spare=splits.get("spare"),
@@ -209,6 +212,10 @@ def _spare(
 def _thin(source: Source, pool: Array, per_class: int | None, profile: Profile, imbalance: float, seed: int) -> Array:
     if per_class is not None:
         number("data.per_class", per_class, low=1)
+    if profile == "balanced" and imbalance > 1:
+        raise InputError(
+            f"data.imbalance={imbalance:g} needs a profile; set data.profile=exponential or step, or leave data.imbalance out"
+        )
     available = np.bincount(source.y_train[pool], minlength=len(source.class_names))
     n_max = int(available.min()) if per_class is None else per_class
     counts = profile_counts(len(available), n_max, profile, imbalance)

@@ -76,6 +76,7 @@ class Source:
         members: Changes when the names of the samples do; part of the hash of a split.
         notes: What the user should know, e.g. which files were left out.
         profile: Distribution over the classes that the name stands for, where the samples themselves have another.
+        divided: Whether the test set is a share of samples that came without one.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Source:
     members: Array | None = None
     notes: tuple[str, ...] = ()
     profile: Profile | None = None
+    divided: bool = False
 
     @property
     def in_shape(self) -> tuple[int, ...]:

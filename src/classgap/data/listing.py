@@ -277,10 +277,11 @@ def divide(listing: Listing, test_fraction: float) -> list[str]:
         wanted = max(1, round(test_fraction * len(rows)))
         if wanted >= len(rows):
             few = some([listing.names[row] for row in rows], listing.kind)
-            raise InputError(
-                f"{listing.root}: class {label} has only {few}, too few for a "
-                "training and a test set; add some or take the class out"
-            )
+            if len(rows) == 1:
+                advice = "too few for a training and a test set; add some or take the class out"
+            else:
+                advice = f"and data.test_fraction={test_fraction:g} would put all of them into the test set; lower it"
+            raise InputError(f"{listing.root}: class {label} has only {few}, {advice}")
         rows.sort(key=lambda row: hashlib.sha256(os.fsencode(listing.names[row])).digest())
         for row in rows[:wanted]:
             parts[row] = "test"

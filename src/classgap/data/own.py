@@ -60,6 +60,7 @@ def listed_source(
         y_val=y[val] if len(val) else None,
         members=names_hash([*listing.names, *class_names, *parts.tolist()]),
         notes=notes,
+        divided="test" not in listing.parts,
     )
 
 

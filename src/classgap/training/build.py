@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,14 +116,17 @@ def build_network(config: TrainConfig, data: TrainingData, *, teacher: nn.Module
     if "head" in criterion.needs:
         criterion.bind_head(taps[0].head)  # type: ignore[operator]
     new = built.head_is_new or (head != "linear" and not isinstance(first, ClipClassifier))
-    notes = (*built.notes, *_about_frozen(config))
+    notes = (*built.notes, *_about_frozen(config, first))
     return Network(Experts(taps) if experts else taps[0], criterion, head, scale, experts, counts, new, notes)
 
 
-def _about_frozen(config: TrainConfig) -> tuple[str, ...]:
-    if not config.model.frozen or config.model.pretrained or config.model.name == "linear":
-        return ()
-    return ("the frozen backbone has random weights; model.pretrained=true or model.pretrained=FILE loads others",)
+def _about_frozen(config: TrainConfig, model: nn.Module) -> Iterator[str]:
+    if config.model.frozen and not config.model.pretrained and config.model.name != "linear":
+        yield "the frozen backbone has random weights; model.pretrained=true or model.pretrained=FILE loads others"
+    if config.model.freeze_norms and not any(
+        isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules()
+    ):
+        yield "model.freeze_norms has no effect: the network has no batch normalisation"
 
 
 def build_criterion(config: TrainConfig, data: TrainingData, counts: CountsChoice, **offered: Any) -> ClassLoss:

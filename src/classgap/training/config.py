@@ -13,19 +13,9 @@ from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from classgap.checks import (
-    LARGEST_SEED,
-    InputError,
-    did_you_mean,
-    fraction,
-    number,
-    one_of,
-    plain_value,
-    reading,
-    shown,
-    whole,
-)
+from classgap.checks import InputError, did_you_mean, one_of, plain_value, reading, shown
 from classgap.training.average_config import AverageConfig
+from classgap.training.setting_limits import check_limits
 from classgap.training.setting_types import hints, typed
 
 Precision = Literal["32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true"]
@@ -217,70 +207,19 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for setting, plain in typed(self).items():
             object.__setattr__(self, setting, plain)
-        limits: tuple[tuple[str, float, float], ...] = (
-            ("epochs", self.epochs, 1),
-            ("batch", self.batch, 2),
-            ("checkpoint_steps", self.checkpoint_steps, 0),
-            ("optim.accumulate", self.optim.accumulate, 1),
-            ("optim.weight_decay", self.optim.weight_decay, 0),
-            ("optim.momentum", self.optim.momentum, 0),
-            ("optim.clip", self.optim.clip, 0),
-            ("schedule.warmup", self.schedule.warmup, 0),
-            ("schedule.warmup_steps", self.schedule.warmup_steps, 0),
-            ("model.tokens", self.model.tokens, 1),
-            ("schedule.floor", self.schedule.floor, 0),
-            ("schedule.gamma", self.schedule.gamma, 0),
-        )
-        for name, value, low in limits:
-            number(name, value, low=low)
-        whole("seed", self.seed, low=0, high=LARGEST_SEED)
-        whole("data.spare", self.data.spare, low=0)
-        whole("data.seed", self.data.seed, low=0, high=LARGEST_SEED)
-        number("optim.lr", self.optim.lr, low=0, open_low=True)
-        if self.model.head_scale is not None and self.model.head_scale != "learned":
-            number("model.head_scale (if it is not learned)", self.model.head_scale, low=0, open_low=True)
-        number("data.val_fraction", self.data.val_fraction, low=0, high=0.9)
-        number("data.imbalance", self.data.imbalance, low=1)
-        fraction("data.test_fraction", self.data.test_fraction)
-        number("data.crop_scale", self.data.crop_scale, low=0, high=1, open_low=True)
-        for name in ("size", "resize"):
-            if (pixels := getattr(self.data, name)) is not None:
-                whole(f"data.{name}", pixels, low=1)
-        if self.schedule.name == "step" and not self.schedule.milestones:
-            raise InputError("schedule.name=step needs schedule.milestones, the epochs to cut at, e.g. 60,80")
-        if self.schedule.warmup >= self.epochs:
-            raise InputError(f"schedule.warmup={self.schedule.warmup:g} must be less than epochs={self.epochs}")
-        if self.schedule.warmup and self.schedule.warmup_steps:
-            raise InputError("schedule.warmup (epochs) and schedule.warmup_steps exclude each other; set one of them")
-        if len(self.optim.betas) != 2 or not all(0 <= beta < 1 for beta in self.optim.betas):
-            raise InputError(f"optim.betas must be two numbers in [0, 1), e.g. 0.9,0.999, got {self.optim.betas}")
-        number("optim.layer_decay", self.optim.layer_decay, low=0, high=1, open_low=True)
-        number("model.wise", self.model.wise, low=0, high=1)
-        self.average.check()
-        self.predict.check("predict.augment")
-        if self.model.zero_shot not in ("none", "imagenet") and "{}" not in self.model.zero_shot:
-            raise InputError(
-                f"model.zero_shot must be none, imagenet or a sentence with {{}} for the class name, got {self.model.zero_shot!r}"
-            )
-        if self.optim.nesterov and not self.optim.momentum:
-            raise InputError("optim.nesterov=true needs optim.momentum above 0")
+        check_limits(self)
 
     def override(self, assignments: Sequence[str]) -> TrainConfig:
         """A copy with ``key=value`` texts applied, e.g. ``optim.lr=0.05``.
 
         ``method=mr2`` is short for ``method.name=mr2`` (so for every section), and ``method.lam=0.1`` sets a parameter of
-        the method.
+        the method. Another name drops the parameters that were set for the one before; it need not stand before its own.
         """
         if isinstance(assignments, (str, Mapping)) or not all(isinstance(text, str) for text in assignments):
             raise InputError(f"settings must be a list of texts such as ['optim.lr=0.05'], got {shown(assignments)}")
         tree = _tree(self)
-        for assignment in assignments:
-            key, equals, text = assignment.partition("=")
-            if not equals:
-                raise InputError(f"--set wants key=value, got {assignment!r}; e.g. --set optim.lr=0.05")
-            if not text.strip():
-                raise InputError(f"--set {key}= has no value; is a variable not set? Write {key}=none for nothing")
-            _assign(tree, key.strip(), text.strip())
+        for key, text in _names_first([_split(assignment) for assignment in assignments]):
+            _assign(tree, key, text)
         return TrainConfig.from_dict(tree)
 
     def to_dict(self) -> dict[str, Any]:
@@ -366,6 +305,25 @@ def _build(cls: Any, tree: Any, prefix: str) -> Any:
             raise InputError(did_you_mean(f"{prefix}{key}", [prefix + name for name in inner], what="setting"))
     sections = {key: _build(inner[key], tree[key], f"{prefix}{key}.") for key in tree if is_dataclass(inner[key])}
     return cls(**{**tree, **sections})
+
+
+def _split(assignment: str) -> tuple[str, str]:
+    key, equals, text = assignment.partition("=")
+    if not equals:
+        raise InputError(f"--set wants key=value, got {assignment!r}; e.g. --set optim.lr=0.05")
+    if not text.strip():
+        raise InputError(f"--set {key}= has no value; is a variable not set? Write {key}=none for nothing")
+    return key.strip(), text.strip()
+
+
+def _names_first(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The first name of each section before everything else, so that a name does not drop the parameters given with it."""
+    first: dict[str, int] = {}
+    for place, (key, _) in enumerate(pairs):
+        if "." not in key or key.endswith(".name") or key == "model.head":
+            first.setdefault(key.removesuffix(".name"), place)
+    places = {**dict.fromkeys(first.values()), **dict.fromkeys(range(len(pairs)))}
+    return [pairs[place] for place in places]
 
 
 def _assign(tree: dict[str, Any], key: str, text: str) -> None:

@@ -81,6 +81,8 @@ class Trainer(RunState):
             self._report(note=note)
         if self.batches.views > 1 and not self.batches.augmented:
             self._report(note=f"without augmentation all views that {name} compares are equal; see data.augment")
+        if self.batches.views == 1 and self.config.data.view_augment is not None:
+            self._report(note=f"data.view_augment has no effect: {name} compares no views")
 
     def end_epoch(self, record: dict[str, Any], started: float) -> None:
         """Write the log and the checkpoint of an epoch that began at ``started``."""

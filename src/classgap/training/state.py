@@ -53,6 +53,7 @@ from classgap.training.outputs import (
 )
 from classgap.training.processes import per_process_part, size_options
 from classgap.training.progress import DivergedError, Watcher
+from classgap.training.setting_limits import unused_settings
 from classgap.training.sharding import check_origin, is_sharded, require_shardable, set_up
 
 Array = NDArray[np.float32]
@@ -94,7 +95,7 @@ class RunState:
         fabric.seed_everything(config.seed, verbose=False)
         network = build(config, data, teacher=teacher)
         self.head, self.experts = network.head, network.experts
-        self.chosen, self._notes = network.chosen, [*data.notes, *network.notes]
+        self.chosen, self._notes = network.chosen, [*data.notes, *network.notes, *unused_settings(config)]
         _freeze_rest(network.model, self.trains)
         if is_sharded(fabric):
             require_shardable(config, network.model, network.criterion)
