@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import pickle
@@ -23,22 +24,27 @@ from classgap.data.features import make_layout
 from classgap.predictions import read_cost
 from classgap.suites import append_results, read_results
 from classgap.suites.results import collect_done
+from classgap.suites.tables import suite_tables
 from classgap.training import TrainConfig, train
 from classgap.training.epoch import read_log
 from image_files import write_image
 from malformed import damaged
-from restructured import idx_case, json_case
+from restructured import idx_case, json_case, other_array, pick
 
 Y = np.arange(24) % 3
 X = np.random.default_rng(0).normal(size=(24, 4)).astype(np.float32)
 SCORES = 3.0 * np.eye(3)[Y] + X[:, :3]
 SETTINGS = ["epochs=1", "data.per_class=4", "model=mlp-4", "batch=16", "data.val_fraction=0.2"]
 Files = dict[str, bytes]
+Change = Callable[[bytes, np.random.Generator], bytes]
+
+
+ARRAYS = {"x_train": X, "y_train": Y, "x_test": X, "y_test": Y, "class_names": np.array(["a", "b", "c"])}
 
 
 def npz() -> bytes:
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, x_train=X, y_train=Y, x_test=X, y_test=Y, class_names=np.array(["a", "b", "c"]))
+    np.savez_compressed(buffer, **ARRAYS)  # type: ignore[arg-type]
     return buffer.getvalue()
 
 
@@ -146,11 +152,13 @@ def write_files(files: Files, folder: Path) -> None:
         (folder / path).write_bytes(content)
 
 
-def attempt(files: Files, read: Callable[[Path], object], folder: Path, rng: np.random.Generator) -> str:
-    """Damage one of the files and read them: "read" or "refused"; anything else is raised."""
+def attempt(
+    files: Files, read: Callable[[Path], object], folder: Path, rng: np.random.Generator, change: Change
+) -> str:
+    """Change one of the files and read them: "read" or "refused"; anything else is raised."""
     shutil.rmtree(folder, ignore_errors=True)
     name = sorted(files)[int(rng.integers(len(files)))]
-    changed = {**files, name: damaged(files[name], rng)}
+    changed = {**files, name: change(files[name], rng)}
     write_files(changed, folder)
     try:
         read(folder)
@@ -163,11 +171,19 @@ def attempt(files: Files, read: Callable[[Path], object], folder: Path, rng: np.
     return "read"
 
 
-def loop(name: str, files: Files, read: Callable[[Path], object], folder: Path, count: int, seed: int) -> Counter[str]:
+def loop(
+    name: str,
+    files: Files,
+    read: Callable[[Path], object],
+    folder: Path,
+    count: int,
+    seed: int,
+    change: Change = damaged,
+) -> Counter[str]:
     rng = np.random.default_rng([seed, *name.encode()])
     write_files(files, folder)
     read(folder)  # without damage
-    outcomes = Counter(attempt(files, read, folder, rng) for _ in range(count))
+    outcomes = Counter(attempt(files, read, folder, rng, change) for _ in range(count))
     assert outcomes.keys() <= {"read", "refused"}
     return outcomes
 
@@ -225,6 +241,32 @@ def test_idx_files_of_another_structure_are_refused_or_read(count: int, tmp_path
     assert min(outcomes.values()) > count // 10
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("count", [40, pytest.param(1000, marks=pytest.mark.slow)])
+def test_training_arrays_of_another_structure_are_refused_or_read(count: int, tmp_path: Path) -> None:
+    """Where labels are whole numbers and inputs finite numbers, what is read must be what NumPy holds."""
+    rng, outcomes = np.random.default_rng(count), Counter[str]()
+    for _ in range(count):
+        arrays = dict(ARRAYS)
+        for _ in range(int(rng.integers(1, 3))):
+            name = pick(rng, sorted(arrays))
+            with contextlib.suppress(ValueError, TypeError, OverflowError, IndexError), np.errstate(all="ignore"):
+                arrays[name] = other_array(arrays[name], rng)
+        np.savez(tmp_path / "a.npz", allow_pickle=True, **arrays)
+
+        def read(folder: Path, arrays: dict[str, Any] = arrays) -> None:
+            sets = load_data(str(folder / "a.npz"), val_fraction=0.0)
+            if all(arrays[f"y_{part}"].dtype.kind in "iu" for part in ("train", "test")):
+                assert sets.train.y.tolist() == arrays["y_train"].tolist()
+                assert np.array_equal(
+                    np.asarray(sets.train.x), arrays["x_train"].astype(np.float32).reshape(sets.train.x.shape)
+                )
+
+        outcomes[outcome(read, tmp_path, str({k: (v.dtype, v.shape) for k, v in arrays.items()}).encode())] += 1
+    assert outcomes["refused"] + outcomes["read"] == count
+    assert min(outcomes.values()) > count // 10
+
+
 # ---------------------------------------------------------------- runs
 
 
@@ -255,8 +297,26 @@ def test_a_damaged_run_is_refused_or_read(run: Files, read: Any, count: int, tmp
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("count", [15, pytest.param(400, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("name", "read"), [("run.json", read_again), ("run.json", resumed), ("log.jsonl", resumed)])
+def test_a_run_with_json_of_another_structure_is_refused_or_read(
+    run: Files, name: str, read: Any, count: int, tmp_path: Path
+) -> None:
+    rng, outcomes, folder = np.random.default_rng(count), Counter[str](), tmp_path / "run"
+    for _ in range(count):
+        shutil.rmtree(folder, ignore_errors=True)
+        changed = json_case(run[name], rng)
+        write_files({**run, name: changed}, folder)
+        outcomes[outcome(read, folder, changed)] += 1
+    print(name, dict(outcomes))
+    assert outcomes["refused"] + outcomes["read"] == count
+    assert outcomes["refused"] > 0
+
+
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("count", [15, pytest.param(300, marks=pytest.mark.slow)])
-def test_damaged_results_are_refused_or_read(done: Any, count: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("changed", [damaged, json_case])
+def test_changed_results_are_refused_or_read(done: Any, changed: Any, count: int, tmp_path: Path) -> None:
     suite, out, results = done
     markers = {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("result.json")}
     files = {"results.jsonl": (out / "results.jsonl").read_bytes(), **markers}
@@ -266,10 +326,11 @@ def test_damaged_results_are_refused_or_read(done: Any, count: int, tmp_path: Pa
         for result in found.values():
             for candidate in result.candidates:
                 assert len(result.right(candidate)) == result.support.sum()
+        tables = suite_tables(suite, found)
         append_results(folder / "results.jsonl", list(results.values()))
-        return collect_done(suite.jobs(), folder)
+        return tables, collect_done(suite.jobs(), folder)
 
-    assert loop("results", files, read, tmp_path / "out", count, seed=3)["refused"] > 0
+    assert loop("results", files, read, tmp_path / "out", count, 3, changed)["refused"] > 0
 
 
 def test_pictures_that_cannot_be_decoded_are_named(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import itertools
 import json
 import os
 import zlib
@@ -16,10 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap.checks import InputError, reading
+from classgap.checks import InputError, reading, shown
 from classgap.suites.jobs import Job, JobFolder, job_key
 from classgap.suites.records import placed_records, write_archive
 from classgap.training.config import TrainConfig
+from classgap.training.setting_types import typed
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -112,11 +114,29 @@ class Result:
 
     def check(self) -> Result:
         """This result, after a comparison of the stored predictions with the stored counts; damage of one of them shows here."""
+        typed(self)
+        for candidate in self.candidates:
+            typed(candidate)
+        self._check_shapes()
         for candidate in self.candidates:
             correct = np.bincount(self.y_true, self.right(candidate), minlength=len(self.support))
             if not np.array_equal(correct, candidate.test_correct):
                 raise ValueError(f"the predictions of {self.name} in epoch {candidate.epoch} do not fit its counts")
         return self
+
+    def _check_shapes(self) -> None:
+        counts = [self.train_counts, self.test_support, *(candidate.test_correct for candidate in self.candidates)]
+        held_out = [self.val_support, *(candidate.val_correct for candidate in self.candidates)]
+        if any(len(series) != len(self.class_names) for series in [*counts, *filter(None, held_out)]):
+            raise InputError(f"the counts of {self.name} are not one for each of its {len(self.class_names)} classes")
+        if min(itertools.chain(*counts, *held_out), default=0) < 0:
+            raise InputError(f"a count of {self.name} is negative")
+        for column, values in self.curve.items():
+            numbers = isinstance(values, list) and all(v is None or type(v) in (int, float) for v in values)
+            if not numbers or (column == "train_accuracy" and not values):
+                raise InputError(f"the curve {column} of {self.name} must be a list of numbers, got {shown(values)}")
+        if not self.diverged and "train_accuracy" not in self.curve:
+            raise InputError(f"the training accuracy of {self.name} is missing")
 
     def for_archive(self) -> Result:
         """The same run with one bit for each test prediction, correct or wrong, which is all that tables need."""
@@ -185,10 +205,18 @@ def read_results(paths: Iterable[Path]) -> dict[str, Result]:
     found: dict[str, Result] = {}
     for path in paths:
         for place, record in placed_records(path):
-            with reading(place, "a result of `classgap bench`"):
-                result = Result.from_record(record).check()
-                found.setdefault(result.key, result)
+            result = _checked(record, place, "a result of `classgap bench`")
+            found.setdefault(result.key, result)
     return found
+
+
+def _checked(record: Any, place: str | Path, what: str) -> Result:
+    """The result in ``record``; an error names the place it was read from."""
+    with reading(place, what):
+        try:
+            return Result.from_record(record).check()
+        except InputError as error:
+            raise InputError(f"{place}: {error}") from error
 
 
 def append_results(path: Path, results: Sequence[Result]) -> int:
@@ -201,7 +229,7 @@ def append_results(path: Path, results: Sequence[Result]) -> int:
         raise InputError(f"the results file {path} is a folder; name a file, e.g. {path / 'results.jsonl'}")
     path.parent.mkdir(parents=True, exist_ok=True)
     with _locked(path):
-        present = {record.get("key") for _, record in placed_records(path)}
+        present = {str(record.get("key")) for _, record in placed_records(path)}
         fresh = {r.key: r for r in results if r.key not in present}
         text = "".join(json.dumps(result.to_record()) + "\n" for result in fresh.values())
         if text:
@@ -249,5 +277,6 @@ def collect_done(jobs: Sequence[Job], out: Path) -> list[Result]:
     for marker in (JobFolder(out, job).done for job in jobs):
         if marker.exists():
             with reading(marker, "the result of a job"):
-                found.append(Result.from_record(json.loads(marker.read_text())).check())
+                record = json.loads(marker.read_text())
+            found.append(_checked(record, marker, "the result of a job"))
     return found
