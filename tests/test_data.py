@@ -36,6 +36,22 @@ def test_exponential_profile_has_the_published_totals(
     assert (counts.sum(), counts.min(), counts[0]) == (total, smallest, n_max)
 
 
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_channels_of_images_in_an_archive_may_come_first_or_last(channels: int, tmp_path: Path) -> None:
+    """Images (N, 3, 32, 32) were read as 3 x 32 pixels with 32 channels."""
+    rng = np.random.default_rng(0)
+    last, y = rng.integers(0, 256, (12, 6, 8, channels)).astype(np.uint8), np.arange(12) % 2
+    found = []
+    for x in (last, last.transpose(0, 3, 1, 2)):
+        np.savez(tmp_path / "a.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+        found.append(load_source(str(tmp_path / "a.npz")))
+    assert found[0].in_shape == (channels, 6, 8)
+    assert np.array_equal(found[0].x_train, found[1].x_train)
+    np.savez(tmp_path / "a.npz", x_train=last[:, :3, :, :1].repeat(7, 3), y_train=y, x_test=last[:, :3, :3], y_test=y)
+    with pytest.raises(InputError, match="x_train holds samples of"):
+        load_source(str(tmp_path / "a.npz"))
+
+
 def test_settings_of_the_division_that_would_be_ignored() -> None:
     with pytest.raises(InputError, match=r"data\.imbalance=10 needs a profile"):
         load_data("digits", imbalance=10)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import classgap
 from classgap.checks import InputError
 from classgap.cli.app import app
-from classgap.training.probing import _Seed, probe
+from classgap.training.probing import Loop, probe
 
 TOLERANCE = 1e-4  # of scores; sums are taken in another order
 
@@ -37,6 +37,11 @@ def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("cross_entropy", {"lr": [0.01, 0.1]}, ["optim=adamw", "schedule.warmup_steps=3", "optim.decay_norms=false"]),
         ("logit_adjusted", {"tau": [0.5, 2.0], "lr": [0.1, 0.5]}, []),
         ("mr2", {"c_bar": [1.0, 3.0], "lam": [0.0, 0.1]}, []),
+        ("logit_adjusted", {"seed": [0, 1, 2], "tau": [0.5, 2.0]}, []),
+        ("mr2", {"c_bar": [1.0, 3.0], "seed": [0, 1]}, []),
+        ("seesaw", {"lr": [0.1, 0.5], "seed": [0, 1]}, []),
+        ("group_dro", {"lr": [0.1, 0.5], "seed": [0, 1]}, []),
+        ("cross_entropy", {"lr": [0.1, 0.5], "seed": [3, 4]}, ["model.head=cosine"]),
         ("dbm", {"lr": [0.1, 0.5]}, []),
         ("cross_entropy", {"lr": [0.1]}, ["model.head=cosine"]),
         ("focal", {"gamma": [0.5, 2.0]}, []),
@@ -75,9 +80,26 @@ def test_heads_share_a_call_of_the_loss(
     method: str, grid: dict[str, list[float]], groups: int, vectors: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = []
-    monkeypatch.setattr(_Seed, "train", lambda self, tick: found.append(len(self.groups)))
+    monkeypatch.setattr(Loop, "train", lambda self, tick: found.append(len(self.groups)))
     probe(str(vectors), grid, settings=[f"method={method}", "epochs=1"])
     assert found == [groups]
+
+
+@pytest.mark.parametrize(
+    ("method", "loops"),
+    [("logit_adjusted", 1), ("mr2", 3), ("seesaw", 3), ("group_dro", 3), ("cross_entropy", 1)],  # some keep statistics
+)
+def test_seeds_share_a_loop_where_nothing_but_the_batches_differs(
+    method: str, loops: int, vectors: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    monkeypatch.setattr(Loop, "train", lambda self, tick: found.append(len(self.points)))
+    probe(str(vectors), {"lr": [0.1, 0.2], "seed": [0, 1, 2]}, settings=[f"method={method}", "epochs=1"])
+    assert found == [6 // loops] * loops
+    found.clear()
+    monkeypatch.setattr("classgap.training.probing._SMALL", 100)
+    probe(str(vectors), {"lr": [0.1, 0.2], "seed": [0, 1, 2]}, settings=[f"method={method}", "epochs=1"])
+    assert found == [2, 2, 2]
 
 
 def test_best_is_chosen_on_validation_as_a_mean_over_seeds(vectors: Path) -> None:

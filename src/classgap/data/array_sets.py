@@ -19,6 +19,7 @@ from classgap.predictions.labels import check_names, names_of
 CIFAR_PIXELS = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 FASHION_FOLDERS = ("FashionMNIST/raw", "/usr/share/datasets/fashion-mnist")  # the latter by Debian's package
 FASHION_CLASSES = "T-shirt/top,Trouser,Pullover,Dress,Coat,Sandal,Shirt,Sneaker,Bag,Ankle boot"
+_COLOURS = (1, 3, 4)  # channels of grey, RGB and RGBA
 _MOST_CLASSES = 1_000_000
 _NPZ_ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
@@ -176,7 +177,7 @@ def npz_source(name: str, path: Path) -> Source:
     if missing:
         raise InputError(
             f"{path} lacks {', '.join(missing)} (it has {', '.join(arrays) or 'nothing'}); wanted are x_train and x_test, "
-            "images uint8 (N, H, W[, C]) or vectors (N, d), y_train and y_test, and optionally class_names"
+            "images uint8 (N, H, W[, C]) or (N, C, H, W), or vectors (N, d), y_train and y_test, and optionally class_names"
         )
     x_train, y_train, x_test, y_test = (arrays[key] for key in _NPZ_ARRAYS)
     for key, x, y in (("train", x_train, y_train), ("test", x_test, y_test)):
@@ -194,15 +195,23 @@ def npz_source(name: str, path: Path) -> Source:
         if not all(np.isfinite(x).all() for x in vectors):
             raise InputError(f"{path}: x_train and x_test must fit into float32, but some values are beyond 3e38")
         return Source(name, vectors[0], _ints(y_train), vectors[1], _ints(y_test), names)
-    planes = [x[:, None] if x.ndim == 3 else x.transpose(0, 3, 1, 2) for x in (x_train, x_test)]
-    return _images(name, planes[0], y_train, planes[1], y_test, names)
+    return _images(name, _channels_first(x_train), y_train, _channels_first(x_test), y_test, names)
+
+
+def _channels_first(images: Array) -> Array:
+    """(N, C, H, W) of images whose channels, if they have any, come last; or first, where only the first can be colours."""
+    if images.ndim == 3:
+        return images[:, None]
+    first, last = (images.shape[axis] in _COLOURS for axis in (1, 3))
+    return images if first and not last else images.transpose(0, 3, 1, 2)
 
 
 def _check_pair(path: Path, part: str, x: Array, y: Array) -> None:
     vectors = x.ndim == 2 and x.dtype.kind in "biuf"
     if not (vectors or (x.ndim in (3, 4) and x.dtype == np.uint8)) or 0 in x.shape[1:]:
         raise InputError(
-            f"{path}: x_{part} must be images uint8 (N, H, W[, C]) or vectors (N, d), got {x.dtype} of shape {x.shape}"
+            f"{path}: x_{part} must be images uint8 (N, H, W[, C]) or (N, C, H, W), or vectors (N, d), got {x.dtype} of shape "
+            f"{x.shape}"
         )
     if vectors and not np.isfinite(x).all():
         raise InputError(f"{path}: x_{part} holds nan or infinite values; drop or repair those rows")

@@ -15,7 +15,7 @@ from classgap.data.splits import choose
 from classgap.predictions import Predictions
 from classgap.training.config import TrainConfig
 from classgap.training.probe_report import ProbeReport
-from classgap.training.probing import _check, _points, _Seed
+from classgap.training.probing import Loop, _check, _points
 from classgap.training.run import open_data
 
 SHARES = (0.125, 0.25, 0.5, 1.0)
@@ -64,7 +64,7 @@ def probe_sizes(
 def _train(base: TrainConfig, sets: TrainingData, share: float, seed: int) -> Predictions:
     config = base.override([f"epochs={math.ceil(base.epochs / share)}"])
     part = replace(sets, train=_part(sets.train, sets.num_classes, share, seed))
-    group = _Seed(config, part, _points(config, {"seed": [seed]}))
+    group = Loop(config, part, [_points(config, {"seed": [seed]})])
     group.train(lambda: None)
     heads = tuple(group.results())
     return ProbeReport(config, heads, part, 0.0).outputs(heads[0]).predictions().labels_only()

@@ -36,12 +36,14 @@ class Heads:
         return F.normalize(x, dim=-1) if self.cosine else x
 
     def logits(self, x: Tensor) -> Tensor:
-        """(G, N, K) of inputs (N, d), in one product."""
-        count, classes, width = self.weight.shape
+        """(G, N, K) of inputs (S, N, d), in one product for each of the S seeds; consecutive heads have the same seed."""
+        (seeds, samples, width), classes = x.shape, self.weight.shape[1]
         rows = F.normalize(self.weight, dim=-1) if self.cosine else self.weight
-        found = (self.features(x) @ rows.reshape(-1, width).T).view(len(x), count, classes).transpose(0, 1)
-        if self.bias is not None:
-            found = found + self.bias[:, None]
+        bias = [None] * seeds if self.bias is None else self.bias.view(seeds, -1)
+        products = [
+            F.linear(*each) for each in zip(self.features(x), rows.reshape(seeds, -1, width), bias, strict=True)
+        ]
+        found = torch.stack(products).view(seeds, samples, -1, classes).transpose(1, 2).flatten(0, 1)
         scale = self.fixed_scale
         if self.log_scale is not None:
             with torch.no_grad():  # as CosineHead does
@@ -103,11 +105,11 @@ class HeadOptimizer:
                 self._sgd(place, parameter, gradient, rate, decay)
 
     def _sgd(self, place: int, parameter: Tensor, gradient: Tensor, rate: Tensor, decay: Tensor) -> None:
-        direction = gradient + decay * parameter
+        direction = gradient.addcmul(decay, parameter)
         if momentum := self.config.momentum:
             buffer = self.first[place].mul_(momentum).add_(direction)
             direction = direction + momentum * buffer if self.config.nesterov else buffer
-        parameter.sub_(rate * direction)
+        parameter.addcmul_(rate, direction, value=-1)
 
     def _adamw(self, place: int, parameter: Tensor, gradient: Tensor, rate: Tensor, decay: Tensor) -> None:
         one, two = self.config.betas

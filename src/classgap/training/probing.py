@@ -1,8 +1,9 @@
 """A grid of linear heads on the features of a frozen network, trained as one problem.
 
 All heads with the same seed see the same batches, so their logits are one matrix product, and their losses are one call under
-:func:`torch.func.vmap` over the parameters of the loss. A loss, or one of its parameters, that cannot be computed so is called
-once for each value; which is which is found out on the first two batches, by comparing both ways.
+:func:`torch.func.vmap` over the parameters of the loss; small heads with different seeds also share that call. A loss, or one of
+its parameters, that cannot be computed so is called once for each value; which is which is found out on the first two batches, by
+comparing both ways.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import copy
 import inspect
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,7 @@ AXES = ("lr", "weight_decay", "seed")
 _GIVEN = ("num_classes", "num_features", "class_counts", "epochs", "options")  # arguments of a loss that are no axis
 _REFUSED = ("views", "experts", "teacher", "head", "encoder_features")
 _TOLERANCE = 1e-4
+_SMALL = 2**20  # logits in one step; where there are more, the number of calls hardly matters
 
 
 def probe(
@@ -58,7 +60,7 @@ def probe(
     sets = open_data(base.data, memory=memory)
     _check(base, sets)
     started = time.perf_counter()
-    trained = [_Seed(base, sets, [p for p in points if p["seed"] == seed]) for seed in _seeds(points)]
+    trained = _loops(base, sets, points)
     total = base.epochs * sum(group.steps for group in trained)
     finished = itertools.count(1)
     for group in trained:
@@ -122,34 +124,62 @@ def _check(base: TrainConfig, data: TrainingData) -> None:
         raise InputError("probe has no optim.clip, optim.accumulate or precision; use classgap train for these")
 
 
-class _Seed:
-    """The heads that see the same batches."""
+def _loops(base: TrainConfig, data: TrainingData, points: Sequence[dict[str, Any]]) -> list[Loop]:
+    """One loop over all seeds, or one for each."""
+    by_seed = [[point for point in points if point["seed"] == seed] for seed in _seeds(points)]
+    if len(points) * base.batch * data.num_classes <= _SMALL:
+        together = Loop(base, data, by_seed)
+        if together.mapped is not None:
+            return [together]
+    found: list[Loop] = []
+    for one in by_seed:
+        found.append(Loop(base, data, [one], *found[:1]))
+    return found
 
-    def __init__(self, base: TrainConfig, data: TrainingData, points: list[dict[str, Any]]) -> None:
-        self.base, self.data, self.points = base, data, points
-        self.config = _config(base, points[0])
-        networks = []
-        for point in points:
-            torch.manual_seed(point["seed"])  # as a run does
-            networks.append(build_network(_config(base, point), data))
+
+class Loop:
+    """Heads that are trained together: points with the same seed see the same batches, and each seed has as many points.
+
+    Args:
+        other: Heads that differ from these in their seed alone, which are grouped in the same way.
+    """
+
+    def __init__(
+        self,
+        base: TrainConfig,
+        data: TrainingData,
+        by_seed: Sequence[Sequence[dict[str, Any]]],
+        other: Loop | None = None,
+    ) -> None:
+        self.base, self.data, self.points = base, data, [point for points in by_seed for point in points]
+        networks, configs = [], [_config(base, point) for point in self.points]
+        for config in configs:
+            torch.manual_seed(config.seed)  # as a run does
+            networks.append(build_network(config, data))
         if any(p.requires_grad for p in networks[0].criterion.parameters()):
             raise InputError(f"method {base.method.name} learns parameters of its own; use classgap train")
         self.heads = stack_heads([network.model for network in networks])
         self.criteria: list[ClassLoss] = [network.criterion.train() for network in networks]
-        self.order = build_order(self.config, data)
-        full, tail = divmod(self.order.length(0), base.batch)
+        self.seed_of = torch.arange(len(by_seed)).repeat_interleave(len(by_seed[0]))
+        self.orders = [build_order(config, data) for config in configs[:: len(by_seed[0])]]
+        full, tail = divmod(self.orders[0].length(0), base.batch)
         self.steps = full + (tail >= 2)
-        varied = [a for a in points[0] if a not in AXES and len({str(p[a]) for p in points}) > 1]
-        batches = [next(itertools.islice(self._epoch(0), i, None)) for i in range(min(2, self.steps))]
-        self.groups = _groups(points, self.criteria, varied, self._trial(varied, batches))
+        varied = [a for a in self.points[0] if a not in AXES and len({str(p[a]) for p in self.points}) > 1]
+        self.mapped = self._trial(varied) if other is None else other.mapped
+        self.groups = _groups(self.points, self.criteria, varied, self.mapped)
 
-    def _epoch(self, epoch: int) -> Any:
-        order = self.order(epoch)
+    def _epoch(self, epoch: int) -> Iterator[Tensor]:
+        """(S, B) rows of each batch, for S seeds."""
+        orders = torch.stack([order(epoch) for order in self.orders])
         for step in range(self.steps):
-            yield order[step * self.base.batch : (step + 1) * self.base.batch]
+            yield orders[:, step * self.base.batch : (step + 1) * self.base.batch]
 
-    def _trial(self, varied: list[str], batches: list[Tensor]) -> list[str] | None:
+    def _trial(self, varied: list[str]) -> list[str] | None:
         """The varied parameters over which the loss can be mapped; ``None`` if it cannot be mapped at all."""
+        single = len(self.orders) == 1
+        if not single and ("features" in self.criteria[0].needs or _counts_labels(self.criteria[0])):
+            return None
+        batches = list(itertools.islice(self._epoch(0), 2))
         agreed = [axis for axis in varied if _agree(self.points, self.criteria, [axis], self._losses_on(batches))]
         return agreed if _agree(self.points, self.criteria, agreed, self._losses_on(batches)) else None
 
@@ -167,7 +197,8 @@ class _Seed:
         return losses
 
     def _inputs(self, rows: Tensor) -> Tensor:
-        return next(iter(self.data.train.read([rows])))
+        """(S, B, d)."""
+        return next(iter(self.data.train.read([rows.flatten()]))).unflatten(0, rows.shape)
 
     def _logits(self, rows: Tensor) -> Tensor:
         """(G, B, K)."""
@@ -176,8 +207,14 @@ class _Seed:
     def _losses(self, groups: list[_Group], logits: Tensor, rows: Tensor, epoch: int) -> Tensor:
         """The loss of every head, in the order of the points."""
         target = self.data.train.y[rows]
-        features = self.heads.features(self._inputs(rows)) if "features" in self.criteria[0].needs else None
-        parts = [group(logits[group.places], target, features, rows, epoch) for group in groups]
+        features = None
+        if "features" in self.criteria[0].needs:  # a single seed, or heads one by one
+            features = self.heads.features(self._inputs(rows))
+        if len(groups) == 1:
+            return groups[0](logits, target, features, rows, epoch, self.seed_of)
+        parts = [
+            group(logits[group.places], target, features, rows, epoch, self.seed_of[group.places]) for group in groups
+        ]
         return torch.cat(parts)[_inverse(groups)]
 
     def train(self, tick: Callable[[], None]) -> None:
@@ -211,8 +248,13 @@ class _Seed:
 
     def _scores(self, split: Split) -> Tensor:
         x = next(iter(split.read([torch.arange(len(split))])))
-        logits = self.heads.logits(x)
+        logits = self.heads.logits(x[None])
         return torch.stack([c.scores(z, self.heads.features(x)) for c, z in zip(self.criteria, logits, strict=True)])
+
+
+def _counts_labels(criterion: ClassLoss) -> bool:
+    """Whether the loss keeps state that follows from the labels of each batch, and so differs between seeds."""
+    return type(criterion).update_from_labels is not ClassLoss.update_from_labels
 
 
 def _no_pass() -> Any:
@@ -228,23 +270,28 @@ class _Group:
     values: dict[str, Tensor]
     mapped: bool
 
-    def __call__(self, logits: Tensor, target: Tensor, features: Tensor | None, rows: Tensor, epoch: int) -> Tensor:
-        """(G,) losses."""
+    def __call__(
+        self, logits: Tensor, target: Tensor, features: Tensor | None, rows: Tensor, epoch: int, seed_of: Tensor
+    ) -> Tensor:
+        """(G,) losses of logits (G, B, K); targets, features and rows are (S, B, …), one for each seed."""
+        criterion, several = self.criterion, len(target) > 1 and self.mapped
+        seed = seed_of if several else seed_of[0]
+        target, rows, features = target[seed], rows[seed], None if features is None else features[seed]
         if not self.mapped:
-            single: Tensor = self.criterion(logits[0], target, features=features, index=rows, epoch=epoch)
+            single: Tensor = criterion(logits[0], target, features=features, index=rows, epoch=epoch)
             return single.reshape(1)
-        criterion = self.criterion
-        if criterion.updating:
+        if criterion.updating and not several:
             criterion.update_from_labels(target)
         before = {name: getattr(criterion, name) for name in self.values}
 
-        def loss(logits: Tensor, values: dict[str, Tensor]) -> Tensor:
+        def loss(logits: Tensor, values: dict[str, Tensor], target: Tensor, rows: Tensor) -> Tensor:
             for name, value in values.items():
                 setattr(criterion, name, value)
             return criterion.compute(LossBatch(logits, target, features, rows, epoch))
 
         try:
-            losses: Tensor = vmap(loss)(logits, self.values)
+            own = 0 if several else None
+            losses: Tensor = vmap(loss, in_dims=(0, 0, own, own))(logits, self.values, target, rows)
         finally:
             criterion.last = {}  # it holds tensors of the inside of vmap
             for name, value in before.items():
