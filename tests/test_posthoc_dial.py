@@ -254,3 +254,12 @@ def test_fix_leaves_out_a_matrix_of_many_classes() -> None:
     y = np.arange(501).repeat(2)
     held_out, _ = HeldOut.gather(np.eye(501)[y], y)
     assert "above 500 classes" in applicable(held_out)[1]["matrix_scaling"]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"folds": True}, {"folds": 1}, {"folds": float("-inf")}, {"seed": -1}, {"seed": 0.5}]
+)
+def test_folds_and_seed_are_checked(wrong: dict[str, float]) -> None:
+    y = np.arange(40) % 2
+    with pytest.raises(InputError, match=f"{next(iter(wrong))} must be a whole number"):
+        GapDial(**wrong).fit(np.eye(2)[y], y)  # type: ignore[arg-type]

@@ -252,3 +252,12 @@ def test_the_python_examples_of_the_page_run(tmp_path: Path, monkeypatch: pytest
             assert names["report"].num_samples == 100
     assert len(blocks) == 7
     assert names["change"].num_samples == 100
+
+
+def test_a_table_of_counts_has_no_ids_to_pair_by(tmp_path: Path) -> None:
+    """Beside a table with ids this was a traceback."""
+    (tmp_path / "rows.csv").write_text("y_true,y_pred\na,a\nb,a\n")
+    (tmp_path / "counts.csv").write_text("y_true,y_pred,n\na,a,3\nb,b,2\n")
+    for order in (("rows.csv", "counts.csv"), ("counts.csv", "rows.csv")):
+        with pytest.raises(InputError, match="hold only counts"):
+            compare(*(tmp_path / name for name in order), columns=Columns(id="y_true"))

@@ -46,6 +46,13 @@ def test_what_cannot_be_searched(tmp_path: Path) -> None:
         InputError, match=r"unknown parameter of cross_entropy 'lam'"
     ):  # before the reference is trained
         tune(folder=tmp_path / "new", space={"method.lam": Float(0.1, 1.0, 0.1)})
+    for setting, values in {"method.lam": Float(-1.0, 1.0, 0.1), "method.decay": Choice((0.5, 2.0), 0.5)}.items():
+        with pytest.raises(InputError, match=rf"{setting.partition('.')[2]} must be"):
+            tune(folder=tmp_path / "new", settings=["method=mr2"], space={setting: values})
+    with pytest.raises(InputError, match=r"optim\.lr must be"):
+        tune(folder=tmp_path / "new", space={"optim.lr": Choice((0.1, -1), 0.1)})
+    with pytest.raises(InputError, match="seed must be"):
+        tune(folder=tmp_path / "new", settings=["method=mr2"], seed=2**33)
     assert not (tmp_path / "new").exists()
     with pytest.raises(InputError, match=r"tune needs validation data; set data\.val_fraction"):
         tune(folder=tmp_path, settings=[*SMALL, "data.val_fraction=0"])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from classgap.checks import InputError, one_of
+from classgap.checks import InputError, one_of, whole
 from classgap.posthoc.held_out import Array, HeldOut
 
 if TYPE_CHECKING:
@@ -116,7 +116,8 @@ def rejection(candidates: Mapping[str, Comparison], label: str, rule: str, overa
 
 
 def need_samples(held_out: HeldOut, num_folds: int, what: str) -> None:
-    """Reject cross-fitting on too few samples."""
+    """Reject cross-fitting on too few samples, and a number of folds that is none."""
+    whole("folds", num_folds, low=2)
     if len(held_out.y) < 2 * num_folds or (held_out.support > 1).sum() < 2:
         raise InputError(
             f"{what} chooses by {num_folds}-fold cross-fitting and needs at least {2 * num_folds} samples, and two classes with "

@@ -319,7 +319,7 @@ class Predictions:
 
 
 def align(runs: Sequence[Predictions], *, common: bool = False) -> list[Predictions]:
-    """The runs with their rows in the order of the first run, matched by sample id; unchanged if there are no ids.
+    """The runs with their rows in the order of the first run, matched by sample id; unchanged if a run has no ids.
 
     Args:
         common: Keep only the samples that all runs have, instead of refusing runs on different samples.
@@ -327,7 +327,7 @@ def align(runs: Sequence[Predictions], *, common: bool = False) -> list[Predicti
     ids = [run.ids for run in runs]
     if common and any(one is None for one in ids):
         raise InputError("common=True (--common) needs sample ids: name their column with --id or Columns(id=…)")
-    if ids[0] is None:
+    if any(one is None for one in ids):
         return list(runs)
     rows = matching_rows([np.asarray(one) for one in ids], common=common)
     return [run.take(place) for run, place in zip(runs, rows, strict=True)]

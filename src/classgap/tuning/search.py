@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from classgap.checks import InputError, number, reading, whole
+from classgap.checks import LARGEST_SEED, InputError, number, reading, whole
 from classgap.measure.statistics.metrics import evaluate
-from classgap.registry import Space, get
+from classgap.registry import Space
 from classgap.training import TrainConfig, train
 from classgap.training.config import MethodConfig, PartConfig, read_run
 from classgap.training.epoch import accuracy_by_class
@@ -24,7 +24,7 @@ from classgap.training.lock import lock_folder
 from classgap.training.progress import DivergedError, TrainProgress
 from classgap.training.recipes import asked_for
 from classgap.training.run import start
-from classgap.tuning.space import as_settings, search_space, suggest
+from classgap.tuning.space import as_settings, check_space, search_space, suggest
 from classgap.writing import write
 
 Tell = Callable[[str], None]
@@ -121,6 +121,7 @@ def tune(
         tell: Called with a sentence whenever a trial ends.
     """
     whole("trials", trials, low=1)
+    whole("seed", seed, low=0, high=LARGEST_SEED)
     number("slack", slack, low=0.0, high=1.0)
     made = asked_for(config, settings)
     ranges = search_space(made) if space is None else dict(space)
@@ -128,9 +129,7 @@ def tune(
         raise InputError(
             f"method {made.method.name} declares no parameters to search; name some, e.g. optim.lr=0.01:0.3:log"
         )
-    for setting in ranges:
-        tried = made.override([f"{setting}={json.dumps(_first(ranges[setting]))}"])  # a wrong name is an error at once
-        get("loss", tried.method.name).check(name for name in tried.method.params if name != "class_counts")
+    check_space(made, ranges)
     place = Path(folder)
     search = _Search(made, place, ranges, slack, prune, workers, tell or _silent)
     study = search.open(seed, trials)
@@ -140,10 +139,6 @@ def tune(
     report = search.report(study)
     write(place / _FILE, json.dumps(report.to_dict(), indent=2) + "\n")
     return report
-
-
-def _first(values: Space) -> Any:
-    return values.options[0] if hasattr(values, "options") else values.low
 
 
 def _silent(sentence: str) -> None:
@@ -175,7 +170,10 @@ class _Search:
             joined = stated["processes"]
             write(self.folder / "study.json", json.dumps({**stated, "processes": joined + 1}) + "\n")
         backend = optuna.storages.journal.JournalFileBackend(str(self.folder / "study.log"))
-        options: dict[str, Any] = {"seed": seed + joined, "n_startup_trials": min(10, max(2, trials // 3))}
+        options: dict[str, Any] = {
+            "seed": (seed + joined) % (LARGEST_SEED + 1),
+            "n_startup_trials": min(10, max(2, trials // 3)),
+        }
         if not hasattr(optuna.trial.Trial, "set_constraint"):  # before Optuna 5
             options["constraints_func"] = lambda trial: (trial.user_attrs.get("shortfall", 1.0),)
         pruner = optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=1)

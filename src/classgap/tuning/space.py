@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ from classgap.checks import InputError, plain_value
 from classgap.registry import Choice, Float, Int, Space
 from classgap.training.config import TrainConfig
 
+_CLASSES = 100  # stands for the number of classes while the values of parameters are checked
 _KINDS: dict[str, registry.Kind] = {
     "method": "loss",
     "stage": "stage",
@@ -71,6 +73,22 @@ def _parse(text: str) -> tuple[str, Space]:
     if whole:
         return setting, Int(int(bounds[0]), int(bounds[1]), int(bounds[0]), log=bool(scale))
     return setting, Float(float(bounds[0]), float(bounds[1]), float(bounds[0]), log=bool(scale))
+
+
+def check_space(config: TrainConfig, space: Mapping[str, Space]) -> None:
+    """Raise before anything is trained where a setting is unknown, or where an end of a range or an option is refused."""
+    for setting, values in space.items():
+        for value in values.options if isinstance(values, Choice) else (values.low, values.high):
+            tried = config.override(as_settings({setting: value}))
+            spec, params = registry.get("loss", tried.method.name), dict(tried.method.params)
+            params.pop("class_counts", None)
+            spec.check(params)
+            if not setting.startswith("method."):
+                continue
+            offered = {"num_classes": _CLASSES, "class_counts": range(1, _CLASSES + 1), "epochs": config.epochs}
+            offered |= {"num_features": 8, "teacher_features": 8}
+            taken = {name: offered[name] for name in inspect.signature(spec.cls).parameters if name in offered}
+            spec.build(**{**taken, **params})
 
 
 def suggest(trial: Any, space: Mapping[str, Space]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from classgap.checks import number
+from classgap.checks import number, whole
 from classgap.posthoc.estimators.base import ClasswiseAffine
 from classgap.posthoc.estimators.logit_adjustment import log_prior_offsets
 from classgap.posthoc.estimators.scaling import fit_temperature
@@ -120,6 +120,7 @@ class GapDial(ClasswiseAffine):
         self.frontier_, (self.strength_, self.ridge_) = (), settings[0]
         if len(settings) > 1:
             need_samples(held_out, self.folds, "GapDial")
+            whole("seed", self.seed, low=0)
             candidates = self._cross_fit(held_out, settings)
             self.frontier_ = tuple(_point(*settings[int(k)], c, self.overall) for k, c in candidates.items())
             self.strength_, self.ridge_ = settings[int(choose(candidates, self.rule, self.overall) or 0)]
