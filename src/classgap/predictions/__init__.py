@@ -2,8 +2,9 @@
 
 from classgap.predictions.columns import Columns
 from classgap.predictions.confusion import Confusion
+from classgap.predictions.matching import align
 from classgap.predictions.multi_label import MultiLabelPredictions
-from classgap.predictions.predictions import Predictions, Progress, ScoreKind, align
+from classgap.predictions.predictions import Predictions, Progress, ScoreKind
 from classgap.predictions.side_files import read_cost, read_names, read_train_counts
 from classgap.predictions.slice_counts import SliceCounts
 

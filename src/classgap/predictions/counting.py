@@ -15,7 +15,8 @@ from classgap.checks import InputError
 from classgap.predictions.batches import MOST_SCORES, may_be_large, num_scores, open_batches
 from classgap.predictions.confusion import DENSE_LIMIT, Confusion, check_total
 from classgap.predictions.labels import LabelCoder, resolve_classes
-from classgap.predictions.predictions import DESCRIBING, Predictions, different_ids, repeated_id
+from classgap.predictions.matching import different_ids, repeated_id
+from classgap.predictions.predictions import DESCRIBING, Predictions
 from classgap.predictions.side_files import counts_in_order
 from classgap.predictions.slice_counts import SliceCounts
 from classgap.predictions.tables import Table, collect, encode_rows, label_values, sample_values

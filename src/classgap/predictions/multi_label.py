@@ -13,7 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from classgap import checks
 from classgap.checks import InputError, did_you_mean
 from classgap.predictions.labels import check_names, printable_names
-from classgap.predictions.predictions import ScoreKind, matching_rows
+from classgap.predictions.matching import matching_rows
+from classgap.predictions.predictions import ScoreKind
 
 if TYPE_CHECKING:
     from classgap.predictions.columns import Columns

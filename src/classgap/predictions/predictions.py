@@ -318,68 +318,6 @@ class Predictions:
         return read_predictions(paths, columns, class_names, train_counts, rows=rows, batches=batches)
 
 
-def align(runs: Sequence[Predictions], *, common: bool = False) -> list[Predictions]:
-    """The runs with their rows in the order of the first run, matched by sample id; unchanged if a run has no ids.
-
-    Args:
-        common: Keep only the samples that all runs have, instead of refusing runs on different samples.
-    """
-    ids = [run.ids for run in runs]
-    if common and any(one is None for one in ids):
-        raise InputError("common=True (--common) needs sample ids: name their column with --id or Columns(id=…)")
-    if any(one is None for one in ids):
-        return list(runs)
-    rows = matching_rows([np.asarray(one) for one in ids], common=common)
-    return [run.take(place) for run, place in zip(runs, rows, strict=True)]
-
-
-def matching_rows(ids: Sequence[NDArray[Any]], *, common: bool = False) -> list[Ints]:
-    """For each run, its rows in the order of the ids of the first run.
-
-    Args:
-        common: Only the ids that all runs have; by default runs on different samples are refused.
-    """
-    kept = [np.arange(len(one)) for one in ids]
-    if common:
-        shared = ids[0]
-        for one in ids[1:]:
-            shared = np.intersect1d(shared, one)
-        if len(shared) == 0:
-            raise InputError(
-                "the runs have no sample id in common; check that --id names the same kind of id in all files"
-            )
-        kept = [np.flatnonzero(np.isin(one, shared)) for one in ids]
-    first = ids[0][kept[0]]
-    rows = []
-    for one, row in zip(ids, kept, strict=True):
-        values = one[row]
-        order = np.argsort(values, kind="stable")
-        twice = values[order][1:][values[order][1:] == values[order][:-1]]
-        if len(twice):
-            raise repeated_id(twice[0])
-        unknown, missing = np.setdiff1d(values, first), np.setdiff1d(first, values)
-        if len(unknown) or len(missing):
-            raise different_ids(missing.tolist(), unknown.tolist())
-        place = np.empty(len(values), dtype=np.int64)
-        place[np.argsort(first, kind="stable")] = order
-        rows.append(row[place])
-    return rows
-
-
-def repeated_id(example: object) -> InputError:
-    """The error for a sample id that is not unique."""
-    return InputError(f"sample ids must be unique, but {example!s} occurs more than once")
-
-
-def different_ids(missing: Sequence[Any], unknown: Sequence[Any]) -> InputError:
-    """The error for runs on different samples: the ids that a run lacks, and those that only it has."""
-    examples = ", ".join(str(entry) for entry in (*missing[:3], *unknown[:3]))
-    return InputError(
-        f"all runs must have the same sample ids, but one run lacks {len(missing):,} ids of the first run and has "
-        f"{len(unknown):,} others (e.g. {examples}); pass common=True (--common) to compare only the samples that all runs have"
-    )
-
-
 def as_predictions(
     data: Any, y_pred: ArrayLike | None = None, *, batches: bool | None = False, **given: Any
 ) -> Predictions:

@@ -165,7 +165,7 @@ class Loop:
         full, tail = divmod(self.orders[0].length(0), base.batch)
         self.steps = full + (tail >= 2)
         varied = [a for a in self.points[0] if a not in AXES and len({str(p[a]) for p in self.points}) > 1]
-        self.mapped = self._trial(varied) if other is None else other.mapped
+        self.mapped: list[str] | None = self._trial(varied) if other is None else other.mapped
         self.groups = _groups(self.points, self.criteria, varied, self.mapped)
 
     def _epoch(self, epoch: int) -> Iterator[Tensor]:
@@ -198,7 +198,7 @@ class Loop:
 
     def _inputs(self, rows: Tensor) -> Tensor:
         """(S, B, d)."""
-        return next(iter(self.data.train.read([rows.flatten()]))).unflatten(0, rows.shape)
+        return next(iter(self.data.train.read([rows.flatten()]))).view(*rows.shape, -1)
 
     def _logits(self, rows: Tensor) -> Tensor:
         """(G, B, K)."""
