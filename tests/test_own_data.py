@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,32 @@ def test_one_level_is_divided_by_name_and_stays_so(tmp_path: Path) -> None:
     assert (len(half.test), half.notes) == (32, ())
     with pytest.raises(InputError, match=r"data\.test_fraction=0\.999 would put all of them into the test set"):
         load_data(str(root), test_fraction=0.999, workers=0)
+
+
+def test_folders_that_links_lead_to_again_are_read_once(tmp_path: Path) -> None:
+    """A link to its own folder gave every image forty times."""
+    root = write_folder(tmp_path / "a", {"": 6})
+    before = load_data(str(root), workers=0)
+    (root / "ant" / "again").symlink_to(root / "ant")
+    (root / "bee" / "up").symlink_to(root / "bee", target_is_directory=True)
+    (tmp_path / "more").mkdir()
+    write_image(tmp_path / "more" / "new.png", 3)
+    (root / "ant" / "more").symlink_to(tmp_path / "more")
+    after = load_data(str(root), workers=0)
+    assert (
+        len(after.train) + len(after.val) + len(after.test)
+        == len(before.train) + len(before.val) + len(before.test) + 1
+    )
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every folder")
+def test_a_folder_that_cannot_be_read_is_not_left_out(tmp_path: Path) -> None:
+    root = write_folder(tmp_path / "a", {"": 6})
+    (root / "ant" / "closed").mkdir()
+    (root / "ant" / "closed").chmod(0)
+    with pytest.raises(PermissionError):
+        load_data(str(root), workers=0)
+    (root / "ant" / "closed").chmod(0o700)
 
 
 def test_tables_and_lists_name_the_same_set(tmp_path: Path) -> None:

@@ -137,29 +137,39 @@ def _classes(path: Path, root: Path) -> tuple[list[str], list[str]]:
             f"{path} must hold one folder of images per class; it has no folders, and {images} images directly inside. "
             "Make a folder for each class, or write a table of path,label"
         )
+    empty = [label for label in classes if next(iter(_images_below(path / label, root)), None) is None]
+    if empty:  # known before everything is listed, which takes long for a folder that was never meant
+        raise InputError(
+            f"{path}: {some(empty, 'class folder')} without images ({', '.join(SUFFIXES)}); add images or remove the folder"
+        )
     names: list[str] = []
     labels: list[str] = []
-    empty: list[str] = []
     for label in classes:
         found = sorted(_images_below(path / label, root))
         names.extend(found)
         labels.extend([label] * len(found))
-        if not found:
-            empty.append(label)
-    if empty:
-        raise InputError(
-            f"{path}: {some(empty, 'class folder')} without images ({', '.join(SUFFIXES)}); add images or remove the folder"
-        )
     return names, labels
 
 
 def _images_below(folder: Path, root: Path) -> Iterable[str]:
-    for place, below, files in os.walk(folder, followlinks=True):
+    """Images in a folder and all folders in it, each folder once, also where links lead to it again."""
+    seen: set[tuple[int, int]] = set()
+    for place, below, files in os.walk(folder, onerror=_raise, followlinks=True):
+        state = os.stat(place)
+        if (state.st_dev, state.st_ino) in seen:
+            below.clear()
+            continue
+        seen.add((state.st_dev, state.st_ino))
         below[:] = sorted(name for name in below if not name.startswith("."))
         relative = os.path.relpath(place, root)
         for name in files:
             if _is_image(name):
                 yield f"{relative}/{name}"
+
+
+def _raise(error: OSError) -> None:
+    """A folder that cannot be read must not be left out."""
+    raise error
 
 
 def _is_image(name: str) -> bool:
