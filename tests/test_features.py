@@ -169,3 +169,12 @@ def test_features_of_a_run(tmp_path: Path) -> None:
     features(tmp_path / "run", "digits", tmp_path / "f.safetensors")
     found = load_data(str(tmp_path / "f.safetensors"), val_fraction=0)
     np.testing.assert_allclose(found.test.x, run.test.features, rtol=1e-4, atol=1e-5)
+
+
+def test_samples_that_the_network_cannot_take_are_refused(tmp_path: Path) -> None:
+    """Features of features, or other images, were a traceback."""
+    classgap.train(settings=["epochs=1", "data.per_class=3", "model=mlp-4"], folder=tmp_path / "run")
+    classgap.features(tmp_path / "run", "digits", tmp_path / "f.safetensors", settings=["data.per_class=3"])
+    with pytest.raises(InputError, match=r"cannot take the samples of .*f\.safetensors, of shape \(4,\)"):
+        classgap.features(tmp_path / "run", str(tmp_path / "f.safetensors"), tmp_path / "g.safetensors")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["f.safetensors", "run"]

@@ -210,9 +210,23 @@ KEY_VARIANTS = (
 _TOGETHER = ("stage.seed_step=1000",)
 
 
+_VIEWS = "predict.augment=flip"
+_DIAL = ("stage=gap_dial", "stage.strength=1", "stage.ridge=1")
+
+
+def after_training(before: Variant) -> Variant:
+    """What may be added to a finished network: mirrored views, and class offsets of a fixed strength."""
+    return Variant(
+        f"{before.name}, flipped views + gap dial",
+        before.method,
+        settings=(_VIEWS, *_DIAL),
+        note="mean over image and mirror image, with class offsets of strength 1 fitted on the validation set; prediction 2",
+    )
+
+
 def remedies(epochs: int) -> tuple[Variant, ...]:
     """What may close the gap on images besides a loss. Costs of training and of prediction are in runs of cross-entropy."""
-    views = "predict.augment=flip"
+    views = _VIEWS
 
     def ensemble(members: int, *settings: str, note: str) -> Variant:
         with_views = ", flipped views" if views in settings else ""
@@ -240,7 +254,7 @@ def remedies(epochs: int) -> tuple[Variant, ...]:
         ),
         Variant(
             "cross_entropy, 3 × the epochs, flipped views + gap dial",
-            settings=(f"epochs={3 * epochs}", views, "stage=gap_dial", "stage.strength=1", "stage.ridge=1"),
+            settings=(f"epochs={3 * epochs}", views, *_DIAL),
             note="control of the ensemble with a dial: the same cost of training, prediction 2",
         ),
         Variant(

@@ -7,7 +7,19 @@ Cost on one core: about 5 minutes per run, three times as much for ensembles and
 
 from __future__ import annotations
 
-from evidence_common import COMPACT, ERM, MR2, PREPARED, RERUN, SEEDS, SMOOTHING, mr2_regime, only_on, remedies
+from evidence_common import (
+    COMPACT,
+    ERM,
+    MR2,
+    PREPARED,
+    RERUN,
+    SEEDS,
+    SMOOTHING,
+    after_training,
+    mr2_regime,
+    only_on,
+    remedies,
+)
 
 from classgap.suites import Suite, Task
 from classgap.training import TrainConfig
@@ -39,7 +51,11 @@ def suite() -> Suite:
             Task("EfficientNet-Lite0", tuned, "all layers, 3 epochs, flips"),
             Task("EfficientNet-Lite0, 9 epochs", tuned.override(["epochs=9"]), "until the training images are fitted"),
         ),
-        variants=(*to_the_end, *only_on(("EfficientNet-Lite0",), *others, *remedies(tuned.epochs))),
+        variants=(
+            *to_the_end,
+            *only_on(("EfficientNet-Lite0, 9 epochs",), after_training(ERM), after_training(COMPACT)),
+            *only_on(("EfficientNet-Lite0",), *others, *remedies(tuned.epochs)),
+        ),
         seeds=SEEDS,
         about=__doc__.split("\n", 1)[0],
         data=PREPARED,

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from classgap.checks import InputError, one_of
+from classgap.checks import InputError, one_of, printable
 from classgap.data import MEMORY_MB, Normalise, Split, TrainingData
 from classgap.data.features import DTYPES, Layout, make_layout
 from classgap.heads import FeatureTap
@@ -80,6 +80,7 @@ def features(
         raise InputError(f"--out must end in .safetensors, got {path.name!r}")
     network, normalise, sets, notes, weights = _open(model, data, settings, workers)
     network.to(where).eval()
+    _try_one(model, network, normalise, sets, where)
     splits = {"train": sets.train, **({} if sets.val is None else {"val": sets.val}), "test": sets.test}
     head: Any = network.head
     about: dict[str, Any] = {
@@ -102,6 +103,21 @@ def features(
                 watch(file.done, total)
         file.finish()
     return FeaturesFile(path, total, head.in_features, resumed, notes)
+
+
+def _try_one(
+    model: str | Path, network: FeatureTap, normalise: Normalise, data: TrainingData, where: torch.device
+) -> None:
+    """Raise, before there is a file, where the network cannot take the samples."""
+    sample = next(iter(data.test.read([torch.arange(1)]))).to(where)
+    try:
+        with torch.no_grad():
+            network(normalise(sample))
+    except (RuntimeError, AssertionError, ValueError) as error:  # whatever a layer says about another shape
+        raise InputError(
+            f"the network {model} cannot take the samples of {data.name}, of shape {data.in_shape} "
+            f"({printable(' '.join(str(error).split())[:200])}); choose other data, or set data.size for images"
+        ) from error
 
 
 def _open(
