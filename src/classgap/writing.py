@@ -82,11 +82,14 @@ def replacing_entries(folder: str | Path, names: Sequence[str]) -> Iterator[Path
             _exchange(target, new, old, names)
         except BaseException:
             shutil.rmtree(new, ignore_errors=True)
-            with contextlib.suppress(OSError):  # an earlier file that could not be put back stays there
-                old.rmdir()
-                stage.rmdir()
+            for empty in (old, stage):
+                with contextlib.suppress(OSError):  # an earlier file that could not be put back stays there
+                    empty.rmdir()
             raise
-        shutil.rmtree(stage, ignore_errors=True)
+        try:
+            _flush(target)
+        finally:
+            shutil.rmtree(stage, ignore_errors=True)
 
 
 def _exchange(target: Path, new: Path, old: Path, names: Sequence[str]) -> None:
@@ -104,7 +107,6 @@ def _exchange(target: Path, new: Path, old: Path, names: Sequence[str]) -> None:
             if os.path.lexists(after) and not os.path.lexists(before):
                 os.rename(after, before)
         raise
-    _flush(target)
 
 
 def check_folder(folder: str | Path) -> None:
