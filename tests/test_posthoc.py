@@ -253,3 +253,18 @@ def test_masked_scores_are_scores_far_below_the_others(task: Task, mask: float) 
         np.testing.assert_array_equal(got.transform(masked, **context), wanted.transform(far, **context))
     with pytest.raises(InputError, match="divide all scores by a constant"):
         build("marc").fit(task.scores * 1e20, task.y, **task.context)
+
+
+def test_learned_arrays_are_declared_with_their_shapes() -> None:
+    with pytest.raises(InputError, match=r"learned of Shift must be a dictionary .*got \('offset_',\)"):
+        type("Shift", (PostHocMethod,), {"learned": ("offset_",)})
+
+
+@pytest.mark.parametrize("wrong", [np.zeros(3), np.array([0, 1]), np.array([np.nan, 0.0])])
+def test_what_could_not_be_loaded_is_not_saved(wrong: np.ndarray, tmp_path: Path) -> None:
+    y = np.arange(40) % 2
+    method = build("vector_scaling").fit(np.eye(2)[y], y)
+    method.offset_ = wrong  # type: ignore[attr-defined]
+    with pytest.raises(InputError, match="cannot be saved: offset_ must hold finite numbers for 2 classes"):
+        save(method, tmp_path / "method")
+    assert not (tmp_path / "method").exists()

@@ -33,7 +33,14 @@ def save(method: PostHocMethod, folder: str | Path) -> Path:
     names += [name for name, cls in _NOT_DECLARED.items() if cls is type(method)]
     if not names:
         raise InputError(f"{type(method).__name__} is not a registered method; decorate it with @method to save it")
-    arrays = safetensors.numpy.save({name: np.ascontiguousarray(getattr(method, name)) for name in method.learned})
+    try:
+        checked = {
+            name: np.ascontiguousarray(_checked(name, np.asarray(getattr(method, name)), letters, len(method.classes_)))
+            for name, letters in method.learned.items()
+        }
+    except ValueError as error:  # load would refuse it
+        raise InputError(f"{names[0]} cannot be saved: {error}") from error
+    arrays = safetensors.numpy.save(checked)
     settings = {
         "classgap_version": __version__,
         "method": names[0],

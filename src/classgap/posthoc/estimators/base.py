@@ -40,6 +40,14 @@ class PostHocMethod(BaseEstimator):  # type: ignore[misc]
     classes_: Array
     scores_kind_: ScoreKind
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if not isinstance(cls.learned, Mapping):
+            raise InputError(
+                f"learned of {cls.__name__} must be a dictionary with the shape of each array, e.g. {{'offset_': 'K'}}, got "
+                f"{cls.learned!r}"
+            )
+
     @classmethod
     def unsuitable(cls, held_out: HeldOut) -> str | None:
         """Why the method cannot be fitted to these samples, or would change nothing; None where it can be used."""
