@@ -11,12 +11,13 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import classgap
-from classgap import audit, posthoc
+from classgap import audit, posthoc, writing
 from classgap.checks import InputError
 from classgap.measure.render.folder import write_report
 from classgap.measure.render.plain import records
@@ -185,6 +186,45 @@ def test_a_signal_after_a_rename_restores_the_old_result(
     with pytest.raises(SystemExit):
         _entries(tmp_path, "ab")
     assert contents(tmp_path) == dict.fromkeys("abc", b"old")
+
+
+@pytest.mark.parametrize("name", ["new", "old"])
+def test_a_folder_that_cannot_be_made_leaves_nothing_behind(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for entry in "abc":
+        write(tmp_path / entry, "old")
+    make = Path.mkdir
+
+    def fails(path: Path, *arguments: Any, **options: Any) -> None:
+        if path.name == name:
+            raise OSError(28, "No space left on device", str(path))
+        make(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "mkdir", fails)
+    with pytest.raises(OSError, match="No space left"):
+        _entries(tmp_path, "abc")
+    assert sorted(path.name for path in tmp_path.iterdir()) == list("abc")
+    assert contents(tmp_path) == dict.fromkeys("abc", b"old")
+
+
+def test_an_error_of_the_last_flush_leaves_the_new_result_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for entry in "abc":
+        write(tmp_path / entry, "old")
+    flush = writing._flush
+
+    def fails(path: Path) -> None:
+        if path == tmp_path:
+            raise OSError(28, "No space left on device", str(path))
+        flush(path)
+
+    monkeypatch.setattr(writing, "_flush", fails)
+    with pytest.raises(OSError, match="No space left"):
+        _entries(tmp_path, "abc")
+    assert sorted(path.name for path in tmp_path.iterdir()) == list("abc")
+    assert contents(tmp_path) == dict.fromkeys("abc", b"new")
 
 
 def test_what_cannot_be_put_back_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
