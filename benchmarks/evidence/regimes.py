@@ -24,7 +24,16 @@ REGIMES = (
         "remedies:hidden layer",
         "frozen image features, CIFAR-100, hidden layer, 100 samples per class; costs: see the page of all runs",
     ),
-    ("Fine-tuning on images", "finetune:EfficientNet-Lite0", "CIFAR-100 at 64 pixels, 100 training images per class"),
+    (
+        "Fine-tuning on images, 3 epochs",
+        "finetune:EfficientNet-Lite0",
+        "CIFAR-100 at 64 pixels, 100 training images per class",
+    ),
+    (
+        "Fine-tuning on images, 9 epochs",
+        "finetune:EfficientNet-Lite0, 9 epochs",
+        "the same, until the training images are fitted",
+    ),
     (
         "Remedies besides a loss, from scratch",
         "remedies_images:wrn-10-1",

@@ -132,10 +132,9 @@ class Result:
         if min(itertools.chain(*counts, *held_out), default=0) < 0:
             raise InputError(f"a count of {self.name} is negative")
         for column, values in self.curve.items():
-            numbers = isinstance(values, list) and all(v is None or type(v) in (int, float) for v in values)
-            if not numbers or (column == "train_accuracy" and not values):
+            if not isinstance(values, list) or not all(v is None or type(v) in (int, float) for v in values):
                 raise InputError(f"the curve {column} of {self.name} must be a list of numbers, got {shown(values)}")
-        if not self.diverged and "train_accuracy" not in self.curve:
+        if not self.diverged and not self.curve.get("train_accuracy"):
             raise InputError(f"the training accuracy of {self.name} is missing")
 
     def for_archive(self) -> Result:
