@@ -214,7 +214,7 @@ def _thin(source: Source, pool: Array, per_class: int | None, profile: Profile, 
         number("data.per_class", per_class, low=1)
     if profile == "balanced" and imbalance > 1:
         raise InputError(
-            f"data.imbalance={imbalance:g} needs a profile; set data.profile=exponential or step, or leave data.imbalance out"
+            f"data.imbalance={imbalance:g} needs a profile; set data.profile=exponential or step, or data.imbalance=1"
         )
     available = np.bincount(source.y_train[pool], minlength=len(source.class_names))
     n_max = int(available.min()) if per_class is None else per_class
