@@ -52,6 +52,15 @@ def test_channels_of_images_in_an_archive_may_come_first_or_last(channels: int, 
         load_source(str(tmp_path / "a.npz"))
 
 
+def test_an_archive_of_a_single_class_is_refused(tmp_path: Path) -> None:
+    x, y = np.zeros((6, 3), np.float32), np.zeros(6, np.int64)
+    np.savez(tmp_path / "a.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    with pytest.raises(
+        InputError, match=r"a\.npz has samples of a single class \(0\); a classifier needs at least two"
+    ):
+        load_data(str(tmp_path / "a.npz"))
+
+
 def test_settings_of_the_division_that_would_be_ignored() -> None:
     with pytest.raises(InputError, match=r"data\.imbalance=10 needs a profile"):
         load_data("digits", imbalance=10)

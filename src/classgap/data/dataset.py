@@ -152,6 +152,10 @@ def load_data(
         source = resized(load_source(name, files=options, encode=encode), options)
     else:
         source, processes = dataset_source(*_pair(name)), workers or 0
+    if len(source.class_names) < 2:
+        raise InputError(
+            f"data={source.name} has samples of a single class ({source.class_names[0]}); a classifier needs at least two"
+        )
     notes = source.notes
     if test_fraction != FileOptions.test_fraction and not source.divided:
         notes = (*notes, f"data.test_fraction has no effect: {source.name} has a test set")
