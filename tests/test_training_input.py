@@ -134,6 +134,22 @@ def test_an_error_in_a_function_of_the_user_names_its_line(tmp_path: Path) -> No
     assert "line 3 (return TrainConfig(epochs=-2)): epochs must be" in call("train", path).sentence
 
 
+def test_a_run_says_which_settings_have_no_effect(tmp_path: Path) -> None:
+    unused = {
+        "optim.betas": "0.5,0.6",
+        "data.view_augment": "crop",
+        "model.freeze_norms": "true",
+        "data.test_fraction": "0.4",
+    }
+    words = [word for name, value in unused.items() for word in ("--set", f"{name}={value}")]
+    small = ["--set", "epochs=1", "--set", "data.per_class=3", "--set", "model=mlp-4"]
+    done = call("train", *small, *words, "--out", tmp_path / "run")
+    assert done.code == 0
+    for name in unused:
+        assert f"{name} has no effect" in " ".join((done.out + done.err).split())
+    assert "no effect" not in call("train", *small, "--out", tmp_path / "plain").out
+
+
 @pytest.mark.parametrize(
     "content",
     [b"\0\xff\xfe\x80", b"[1]\n[2]\n", b"3\n4\n", b"[" * 100_000 + b"\n{}\n", b"9" * 5000 + b"\n{}\n", b"x\ny\n"],

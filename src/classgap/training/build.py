@@ -136,7 +136,7 @@ def build_criterion(config: TrainConfig, data: TrainingData, counts: CountsChoic
     params = {name: value for name, value in config.method.params.items() if name != "class_counts"}
     if "num_classes" in params:
         raise InputError("method.num_classes cannot be set: it is the number of classes of the data; leave it out")
-    criterion: ClassLoss = spec.build(**_arguments(spec, offered, params))
+    criterion: ClassLoss = spec.build(**arguments(spec, offered, params))
     if criterion.reduction != "mean":
         raise InputError(f"method.reduction must be mean for training, got {criterion.reduction}; leave it out")
     criterion.ignore_index = None  # a data set has a class for every sample; labels need not be read on an accelerator
@@ -149,7 +149,7 @@ def build_order(config: TrainConfig, data: TrainingData) -> EpochSampler:
         return shuffled(len(data.train), config.seed)
     spec = registry.get("sampler", config.sampler.name)
     offered = {"labels": data.train.y, "epochs": config.epochs, "seed": config.seed}
-    order: EpochSampler = spec.build(**_arguments(spec, offered, config.sampler.params))
+    order: EpochSampler = spec.build(**arguments(spec, offered, config.sampler.params))
     if order.block not in (1, config.batch):
         raise InputError(f"sampler {spec.name} makes batches of {order.block} samples; set batch={order.block}")
     return order
@@ -251,7 +251,7 @@ def _head_scale(config: TrainConfig, criterion: ClassLoss, head: str) -> HeadSca
     return "learned" if given is None else given
 
 
-def _arguments(spec: registry.Method, offered: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
+def arguments(spec: registry.Method, offered: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
     """The offered arguments that the constructor takes, and the parameters of the user; ``None`` there means the offered one."""
     taken = inspect.signature(spec.cls).parameters
     given = {name: value for name, value in params.items() if value is not None or name not in offered}

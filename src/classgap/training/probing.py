@@ -176,9 +176,9 @@ class Loop:
 
     def _trial(self, varied: list[str]) -> list[str] | None:
         """The varied parameters over which the loss can be mapped; ``None`` if it cannot be mapped at all."""
-        single = len(self.orders) == 1
-        if not single and ("features" in self.criteria[0].needs or _counts_labels(self.criteria[0])):
-            return None
+        own_state = "features" in self.criteria[0].needs or _counts_labels(self.criteria[0])
+        if own_state and len(self.orders) > 1:
+            return None  # statistics of the batches, which differ between seeds
         batches = list(itertools.islice(self._epoch(0), 2))
         agreed = [axis for axis in varied if _agree(self.points, self.criteria, [axis], self._losses_on(batches))]
         return agreed if _agree(self.points, self.criteria, agreed, self._losses_on(batches)) else None
@@ -208,7 +208,7 @@ class Loop:
         """The loss of every head, in the order of the points."""
         target = self.data.train.y[rows]
         features = None
-        if "features" in self.criteria[0].needs:  # a single seed, or heads one by one
+        if "features" in self.criteria[0].needs:  # then there is a single seed
             features = self.heads.features(self._inputs(rows))
         if len(groups) == 1:
             return groups[0](logits, target, features, rows, epoch, self.seed_of)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 from classgap import registry
 from classgap.checks import InputError, plain_value
 from classgap.registry import Choice, Float, Int, Space
+from classgap.training.build import arguments
 from classgap.training.config import TrainConfig
 
 _CLASSES = 100  # stands for the number of classes while the values of parameters are checked
@@ -87,8 +87,7 @@ def check_space(config: TrainConfig, space: Mapping[str, Space]) -> None:
                 continue
             offered = {"num_classes": _CLASSES, "class_counts": range(1, _CLASSES + 1), "epochs": config.epochs}
             offered |= {"num_features": 8, "teacher_features": 8}
-            taken = {name: offered[name] for name in inspect.signature(spec.cls).parameters if name in offered}
-            spec.build(**{**taken, **params})
+            spec.build(**arguments(spec, offered, params))
 
 
 def suggest(trial: Any, space: Mapping[str, Space]) -> dict[str, Any]:
