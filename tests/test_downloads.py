@@ -18,6 +18,7 @@ from classgap.checks import InputError
 from classgap.data.catalogue import SOURCES, KnownSet
 from classgap.data.downloads import Remote, _has_digest, download, unpack
 from classgap.data.stand_ins import stand_in
+from command_line import call
 
 CONTENT = bytes(range(256)) * 40_000  # 10 MB
 
@@ -205,3 +206,10 @@ def test_urls_and_digests_are_those_of_torchvision() -> None:
         theirs[places._BASE_URL + file] = md5
     theirs[datasets.inaturalist.DATASET_URLS["2018"]] = datasets.inaturalist.DATASET_MD5["2018"]
     assert {url: ours.get(url) for url in theirs} == theirs
+
+
+def test_a_file_where_the_folder_of_the_data_should_be(tmp_path: Path) -> None:
+    """The system's own words are "File exists" and "Not a directory"."""
+    (file := tmp_path / "file").write_text("")
+    assert f"{file}: this is a file, and a folder is needed" in call("data", "prepare", "cifar10", "--root", file).err
+    assert "a part of this path is a file" in call("data", "prepare", "cifar10", "--root", file / "deeper").sentence

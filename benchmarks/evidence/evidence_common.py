@@ -224,29 +224,72 @@ def after_training(before: Variant) -> Variant:
     )
 
 
+def _ensemble(members: int, *settings: str, note: str) -> Variant:
+    with_views = ", flipped views" if _VIEWS in settings else ""
+    with_dial = " + gap dial" if "stage.dial=1" in settings else ""
+    return Variant(
+        f"cross_entropy, ensemble of {members}{with_views}{with_dial}",
+        settings=("stage=ensemble", f"stage.members={members}", *_TOGETHER, *settings),
+        note=note,
+    )
+
+
+# Remedies for a network that fits its training images as well as for one that does not.
+FITTED = (
+    _ensemble(2, note="cost 2, prediction 2"),
+    Variant("cross_entropy, EMA", settings=("average=ema",), note="exponential average of the weights; cost 1"),
+    Variant("cross_entropy + mixup", settings=("mix=mixup",), note="cost 1"),
+)
+
+
+def remedies_of_fitted() -> tuple[Variant, ...]:
+    """What else may help a network that fits its training images; ``data.augment`` is ``flip``."""
+    return (
+        _ensemble(2, _VIEWS, "stage.dial=1", note="mirrored views, class offsets of strength 1; cost 2, prediction 4"),
+        Variant(
+            "cross_entropy, SWA",
+            settings=("average=swa", "schedule.floor=0.05"),
+            note="average of the last quarter; cost 1",
+        ),
+        Variant("cross_entropy + CutMix", settings=("mix=cutmix",), note="cost 1"),
+        Variant(
+            "cross_entropy + confused mixup",
+            settings=("mix=confused_mixup",),
+            note="partners from confused classes; cost 1",
+        ),
+        Variant("cross_entropy + RandAugment", settings=("data.augment=flip,randaugment",), note="cost 1"),
+        *(
+            Variant(
+                f"cross_entropy + RandAugment for {title}",
+                settings=("stage=augment_classes", f"stage.to={to}", "stage.augment=flip,randaugment"),
+                note=note,
+            )
+            for to, title, note in (
+                ("hard", "the hard third", "by the validation accuracy of a first run; cost 2"),
+                ("random", "a random third", "the control; cost 1"),
+            )
+        ),
+        Variant(
+            "distillation of an ensemble of 2",
+            "distillation",
+            settings=("stage=ensemble_teacher", "stage.members=2", *_TOGETHER),
+            note="one network that learns from the ensemble; cost 3, prediction 1",
+        ),
+    )
+
+
 def remedies(epochs: int) -> tuple[Variant, ...]:
     """What may close the gap on images besides a loss. Costs of training and of prediction are in runs of cross-entropy."""
-    views = _VIEWS
-
-    def ensemble(members: int, *settings: str, note: str) -> Variant:
-        with_views = ", flipped views" if views in settings else ""
-        with_dial = " + gap dial" if "stage.dial=1" in settings else ""
-        return Variant(
-            f"cross_entropy, ensemble of {members}{with_views}{with_dial}",
-            settings=("stage=ensemble", f"stage.members={members}", *_TOGETHER, *settings),
-            note=note,
-        )
-
     return (
         Variant(
             "cross_entropy, flipped views",
-            settings=(views,),
+            settings=(_VIEWS,),
             note="mean over image and mirror image; cost 1, prediction 2",
         ),
-        ensemble(2, note="cost 2, prediction 2"),
-        ensemble(3, note="cost 3, prediction 3"),
-        ensemble(3, views, note="cost 3, prediction 6"),
-        ensemble(3, views, "stage.dial=1", note="the same with class offsets of strength 1; cost 3, prediction 6"),
+        FITTED[0],
+        _ensemble(3, note="cost 3, prediction 3"),
+        _ensemble(3, _VIEWS, note="cost 3, prediction 6"),
+        _ensemble(3, _VIEWS, "stage.dial=1", note="the same with class offsets of strength 1; cost 3, prediction 6"),
         Variant(
             "cross_entropy, 3 × the epochs",
             settings=(f"epochs={3 * epochs}",),
@@ -254,7 +297,7 @@ def remedies(epochs: int) -> tuple[Variant, ...]:
         ),
         Variant(
             "cross_entropy, 3 × the epochs, flipped views + gap dial",
-            settings=(f"epochs={3 * epochs}", views, *_DIAL),
+            settings=(f"epochs={3 * epochs}", _VIEWS, *_DIAL),
             note="control of the ensemble with a dial: the same cost of training, prediction 2",
         ),
         Variant(
@@ -263,7 +306,6 @@ def remedies(epochs: int) -> tuple[Variant, ...]:
             settings=("stage=ensemble_teacher", "stage.members=3", *_TOGETHER),
             note="one network that learns from the ensemble; cost 4, prediction 1",
         ),
-        Variant("cross_entropy, EMA", settings=("average=ema",), note="exponential average of the weights; cost 1"),
-        Variant("cross_entropy + mixup", settings=("mix=mixup",), note="cost 1"),
+        *FITTED[1:],
         DIALLED[0],
     )

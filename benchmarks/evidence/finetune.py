@@ -10,6 +10,7 @@ from __future__ import annotations
 from evidence_common import (
     COMPACT,
     ERM,
+    FITTED,
     MR2,
     PREPARED,
     RERUN,
@@ -19,6 +20,7 @@ from evidence_common import (
     mr2_regime,
     only_on,
     remedies,
+    remedies_of_fitted,
 )
 
 from classgap.suites import Suite, Task
@@ -43,8 +45,8 @@ def suite() -> Suite:
             "batch=64",
         ]
     )
-    to_the_end = (ERM, RERUN, MR2, COMPACT, SMOOTHING)
-    others = (variant for variant in mr2_regime() if variant not in to_the_end)
+    to_the_end = (ERM, RERUN, MR2, COMPACT, SMOOTHING, *FITTED)
+    others = (variant for variant in (*mr2_regime(), *remedies(tuned.epochs)) if variant not in to_the_end)
     return Suite(
         "finetune",
         tasks=(
@@ -53,8 +55,13 @@ def suite() -> Suite:
         ),
         variants=(
             *to_the_end,
-            *only_on(("EfficientNet-Lite0, 9 epochs",), after_training(ERM), after_training(COMPACT)),
-            *only_on(("EfficientNet-Lite0",), *others, *remedies(tuned.epochs)),
+            *only_on(
+                ("EfficientNet-Lite0, 9 epochs",),
+                after_training(ERM),
+                after_training(COMPACT),
+                *remedies_of_fitted(),
+            ),
+            *only_on(("EfficientNet-Lite0",), *others),
         ),
         seeds=SEEDS,
         about=__doc__.split("\n", 1)[0],

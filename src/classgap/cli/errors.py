@@ -13,6 +13,11 @@ _EXTRAS = {
     "timm": "vision",
 }
 
+# What the system says when a folder is to be made or read: "File exists", "Not a directory".
+_WHERE_A_FOLDER_IS_NEEDED: dict[type[BaseException], str] = {
+    FileExistsError: "this is a file, and a folder is needed here; give another name",
+    NotADirectoryError: "a part of this path is a file, not a folder; give another path",
+}
 _LONGEST = 3000
 
 
@@ -29,7 +34,7 @@ def _sentence(error: BaseException) -> str | None:
         return printable(str(error))
     if isinstance(error, OSError):
         place = "" if error.filename is None else f"{_text(error.filename)}: "
-        return printable(f"{place}{error.strerror or error}")
+        return printable(f"{place}{_WHERE_A_FOLDER_IS_NEEDED.get(type(error)) or error.strerror or error}")
     if isinstance(error, MemoryError):
         return "there is not enough memory" + (f" ({printable(str(error))})" if str(error) else "")
     if isinstance(error, RuntimeError) and (
