@@ -387,9 +387,14 @@ def test_gml_with_a_tapped_teacher():
         (lambda: DROLTLoss(K, D, rule="count"), "class_counts"),
         (lambda: DROLTLoss(K, D, rule="guess"), "rule"),
         (lambda: DROLTLoss(K, D, form="squared"), "form"),
+        (lambda: DROLTLoss(K, D, epsilon=1e38), "epsilon"),
         (lambda: GMLLoss(K, D, slots=5, class_counts=COUNTS), "slots"),
     ],
 )
 def test_bad_input_is_named(build, words):
     with pytest.raises(InputError, match=words):
         build()
+
+
+def test_a_learned_radius_may_start_at_a_whole_number():
+    assert torch.equal(DROLTLoss(K, D, epsilon=2).epsilon, torch.full((K,), 2.0))

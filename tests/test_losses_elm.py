@@ -100,6 +100,11 @@ def test_wrong_calls_get_a_sentence():
         ELMLoss(4)
     with pytest.raises(InputError, match="queue stores features of each class and needs num_features"):
         ELMLoss(4, queue=2, class_counts=COUNTS)
+    for queue in (torch.ones(4), 2.5, -1):
+        with pytest.raises(InputError, match="queue must be a whole number"):
+            ELMLoss(4, queue=queue, num_features=3, class_counts=COUNTS)
+    with pytest.raises(InputError, match="elm keeps the last 1000000000 features of each class"):
+        ELMLoss(4, queue=10**9, num_features=3, class_counts=COUNTS)
     with pytest.raises(InputError, match="unknown value for alpha 'sqrt'"):
         ELMLoss(4, alpha="sqrt", class_counts=COUNTS)
     with pytest.raises(InputError, match="unknown value for pair"):

@@ -197,3 +197,10 @@ def test_wrong_parameters_get_a_sentence():
         FairDROLoss(3, rho=-1.0)
     with pytest.raises(InputError, match="unknown value for update"):
         FairDROLoss(3, update="batch")
+
+
+def test_class_weights_of_group_dro_survive_an_overflow():
+    criterion = GroupDROLoss(3, eta=1e38)
+    for _ in range(2):
+        criterion(torch.tensor([[5.0, 0.0, 0.0], [900.0, 0.0, 1.0]]), torch.tensor([1, 2]))
+        assert torch.isfinite(criterion.log_q).all()

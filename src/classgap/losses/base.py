@@ -25,6 +25,7 @@ from classgap.losses.tensor_checks import (
     check_logits,
     check_target,
     check_tensors,
+    check_width,
 )
 from classgap.registry import Method
 
@@ -73,6 +74,9 @@ class ClassLoss(nn.Module):
 
     experts: int = 1
     """Networks whose outputs a batch must hold, for a loss that declares ``experts`` in its needs."""
+
+    num_features: int | None = None
+    """Columns the features must have; None where the loss takes any number of them."""
 
     class_counts: Tensor | None
     log_prior: Tensor | None
@@ -207,7 +211,7 @@ class ClassLoss(nn.Module):
             self.check(batch)
         # Exponentials, distances and statistics are float32 whatever autocast says.
         with _float32_only(batch.logits):
-            batch = batch.at_least_float32()
+            batch = batch.in_working_types()
             if ignored:  # as if there had been no call
                 return self._nothing(ClassLoss.compute_empty(self, batch), batch, keep)
             if self.updating:
@@ -324,6 +328,7 @@ class ClassLoss(nn.Module):
         check_target(batch.target, samples, self.num_classes, soft_allowed=soft, method=self.name)
         if features is not None:
             check_features(features, logits.shape[0])
+            check_width(features, self.num_features)
             self.check_values(features)
         check_index(batch.index, samples)
         if batch.epoch is not None and not torch.compiler.is_compiling():

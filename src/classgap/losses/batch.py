@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_PRECISE = (torch.float32, torch.float64)
+_WORKING = (torch.float32, torch.float64, torch.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,13 +56,18 @@ class LossBatch:
             index=None if self.index is None else self.index[which],
         )
 
-    def at_least_float32(self) -> LossBatch:
-        """The batch with logits and features in float32, unless they have that precision or more."""
-        logits, features = self.logits, self.features
-        if logits.dtype in _PRECISE and (features is None or features.dtype in _PRECISE):
+    def in_working_types(self) -> LossBatch:
+        """The batch with logits and features in at least float32, and labels and positions in int64, as indices of torch."""
+        given = (self.logits, self.target, self.features, self.index)
+        if all(tensor is None or tensor.dtype in _WORKING for tensor in given):
             return self
-        features = None if features is None else _at_least_float32(features)
-        return dataclasses.replace(self, logits=_at_least_float32(logits), features=features)
+        return dataclasses.replace(
+            self,
+            logits=_working(self.logits),
+            target=_working(self.target),
+            features=None if self.features is None else _working(self.features),
+            index=None if self.index is None else _working(self.index),
+        )
 
     def expert(self, number: int) -> LossBatch:
         """What one of several experts made of the samples."""
@@ -75,5 +80,7 @@ class LossBatch:
         return dataclasses.replace(self.rows(rows), target=labels), self.target[rows, labels]
 
 
-def _at_least_float32(tensor: Tensor) -> Tensor:
-    return tensor if tensor.dtype in _PRECISE else tensor.float()
+def _working(tensor: Tensor) -> Tensor:
+    if tensor.dtype in _WORKING:
+        return tensor
+    return tensor.float() if tensor.is_floating_point() else tensor.long()

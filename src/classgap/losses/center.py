@@ -72,12 +72,12 @@ class CenterLoss(ClassLoss):
         super().__init__(num_classes, class_counts=class_counts, **options)
         self.lam = number("lam", lam, low=0.0)
         self.rate = number("rate", rate, low=0.0, high=1.0)
-        self.centers = ClassMeans(num_classes, check_num_features(num_features, self.name))
+        self.num_features = check_num_features(num_features, self.name)
+        self.centers = ClassMeans(num_classes, num_features)
 
     def compute(self, batch: LossBatch) -> Tensor:
         features, labels = batch.features, batch.labels
         assert features is not None  # declared in needs
-        self.centers.check_width(features)
         if self.updating:
             self.centers.update(features, labels, step=self.rate, shrink=True)
         # A class that was never in a training batch has no centre.

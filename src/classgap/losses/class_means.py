@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from classgap.batchstats import all_reduce_sum, class_sums
-from classgap.checks import InputError
 
 
 class ClassMeans(nn.Module):
@@ -28,7 +27,6 @@ class ClassMeans(nn.Module):
         Args:
             step: The share. With ``shrink`` it is multiplied by :math:`b/(1+b)` for :math:`b` samples of the class.
         """
-        self.check_width(features)
         sums, counts = all_reduce_sum(*class_sums(features.detach().to(self.mean.dtype), labels, self.num_classes))
         present = (counts > 0) & torch.isfinite(sums).all(1)
         share = step * counts / (1 + counts) if shrink else torch.full_like(counts, step)
@@ -44,11 +42,3 @@ class ClassMeans(nn.Module):
         present = (counts > 0) & torch.isfinite(sums).all(1)
         self.mean.copy_(torch.where(present[:, None], sums / counts.clamp_min(1.0)[:, None], self.mean))
         self.seen.logical_or_(present)
-
-    def check_width(self, features: Tensor) -> None:
-        """Features must have the dimension the means were built for."""
-        if features.shape[1] != self.mean.shape[1]:
-            raise InputError(
-                f"features must have the {self.mean.shape[1]} columns the loss was built for, got {features.shape[1]}; "
-                f"pass num_features={features.shape[1]}"
-            )

@@ -83,7 +83,7 @@ class DistillationLoss(TaughtLoss):
         **options: Unpack[LossOptions],
     ) -> None:
         super().__init__(num_classes, base=base, base_params=base_params, class_counts=class_counts, **options)
-        self.temperature = number("temperature", temperature, low=0.0, open_low=True)
+        self.temperature = number("temperature", temperature, low=0.0, high=1e9, open_low=True)
         self.alpha = number("alpha", alpha, low=0.0, high=1.0)
 
     @staticmethod

@@ -140,7 +140,7 @@ class DROLTLoss(ClassLoss):
         self.decay = number("decay", decay, low=0.0, high=1.0)
         one_of("rule", rule, get_args(EpsilonRule))
         one_of("centroids", centroids, get_args(Centroids))
-        radii = torch.full((num_classes,), number("epsilon", epsilon, low=0.0))
+        radii = torch.full((num_classes,), float(number("epsilon", epsilon, low=0.0, high=1e9)))
         if rule == "learned":
             self.epsilon = nn.Parameter(radii)
         elif self.log_prior is None:
@@ -148,7 +148,8 @@ class DROLTLoss(ClassLoss):
         else:
             uniform = self.log_prior.exp() * num_classes  # 1 for balanced data
             self.register_buffer("epsilon", radii / uniform.sqrt(), persistent=False)
-        self.centroids = ClassMeans(num_classes, check_num_features(num_features, self.name))
+        self.num_features = check_num_features(num_features, self.name)
+        self.centroids = ClassMeans(num_classes, num_features)
         # A pass fixes the centroids for the epoch; batches then only add classes that were not in it.
         self.step = 1 - self.decay if centroids == "running" else 0.0
         self.every_epoch = centroids == "epoch"
@@ -167,7 +168,6 @@ class DROLTLoss(ClassLoss):
     def compute(self, batch: LossBatch) -> Tensor:
         features, labels = batch.features, batch.labels
         assert features is not None  # declared in needs
-        self.centroids.check_width(features)
         if self.updating:
             self.centroids.update(features, labels, step=self.step)
         rows, labels = gathered(features, labels, self.across_ranks)

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from classgap.batchstats.backend import as_tensor
-from classgap.checks import InputError, number, one_of
+from classgap.checks import InputError, number, one_of, whole
 from classgap.losses.batch import LossBatch
 from classgap.losses.logit_adjusted import LogitAdjustedLoss
 from classgap.losses.options import LossOptions
 from classgap.losses.pair_pull import PAIR_MODES, PairMode, weighted_pull
 from classgap.losses.partners import FeatureQueue, collect_partners
+from classgap.losses.tensor_checks import check_num_features, check_state_size
 from classgap.losses.terms import weighted_sum
 from classgap.registry import Choice, Float, method
 
@@ -104,11 +105,14 @@ class ELMLoss(LogitAdjustedLoss):
         self.lam = number("lam", lam, low=0.0)
         one_of("alpha", alpha, get_args(Alpha))
         one_of("pair", pair, PAIR_MODES)
-        if queue and num_features is None:
+        if (queue := whole("queue", queue, low=0)) and num_features is None:
             raise InputError("queue stores features of each class and needs num_features, the feature dimension")
+        self.num_features = None if num_features is None else check_num_features(num_features, self.name)
+        width = self.num_features or 0
+        check_state_size(num_classes * queue * width, f"the last {queue} features of each class", self.name)
         alpha_scale = number("alpha_scale", alpha_scale, low=0.0)
         self.pair: PairMode = pair
-        self.queue = FeatureQueue(num_classes, queue, num_features) if queue and num_features else None
+        self.queue = FeatureQueue(num_classes, queue, width) if queue else None
         assert self.class_counts is not None  # declared as a need
         self.register_buffer("slack", pull_slack(self.class_counts, alpha, alpha_scale).float(), persistent=False)
 

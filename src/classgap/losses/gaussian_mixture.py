@@ -14,7 +14,7 @@ from classgap.losses.base import ClassLoss
 from classgap.losses.batch import LossBatch
 from classgap.losses.distances import squared_distances
 from classgap.losses.options import LossOptions
-from classgap.losses.tensor_checks import check_num_features
+from classgap.losses.tensor_checks import check_num_features, check_width
 from classgap.registry import Float, method
 
 
@@ -70,7 +70,8 @@ class GaussianMixtureLoss(ClassLoss):
     ) -> None:
         super().__init__(num_classes, class_counts=class_counts, **options)
         self.alpha, self.lam = number("alpha", alpha, low=0.0), number("lam", lam, low=0.0)
-        self.means = nn.Parameter(torch.empty(num_classes, check_num_features(num_features, self.name)))
+        self.num_features = check_num_features(num_features, self.name)
+        self.means = nn.Parameter(torch.empty(num_classes, num_features))
         nn.init.kaiming_normal_(self.means)
 
     def per_sample(self, batch: LossBatch) -> Tensor:
@@ -90,12 +91,8 @@ class GaussianMixtureLoss(ClassLoss):
         """Minus the distance to each class mean."""
         if features is None:
             raise InputError(f"{self.name} ranks classes by the distance to its means: call scores(logits, features)")
+        check_width(features, self.num_features)
         return -self._distances(features)
 
     def _distances(self, features: Tensor) -> Tensor:
-        if features.shape[1] != self.means.shape[1]:
-            raise InputError(
-                f"features must have the {self.means.shape[1]} columns the loss was built for, got {features.shape[1]}; "
-                f"pass num_features={features.shape[1]}"
-            )
         return half_squared_distances(features, self.means.to(features.dtype))

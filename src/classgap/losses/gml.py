@@ -188,9 +188,9 @@ class GMLLoss(TaughtLoss):
             raise InputError(
                 f"slots must be at least least × num_classes = {least * num_classes}, got {slots}; raise slots or lower least"
             )
-        width = check_num_features(num_features, self.name)
-        teacher_width = check_num_features(width if teacher_features is None else teacher_features, self.name)
-        self.query_projection = mlp_projection(width, projection_dim)
+        self.num_features = check_num_features(num_features, self.name)
+        teacher_width = check_num_features(num_features if teacher_features is None else teacher_features, self.name)
+        self.query_projection = mlp_projection(num_features, projection_dim)
         self.key_projection = mlp_projection(teacher_width, projection_dim)
         start = number("temperature", temperature, low=0.0, open_low=True)
         self.log_temperature = nn.Parameter(torch.tensor(math.log(start)))

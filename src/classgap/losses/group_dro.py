@@ -92,4 +92,5 @@ class GroupDROLoss(ClassRobustLoss):
             among = self.log_q.masked_fill(~present, -math.inf)
             gain = gain + among.logsumexp(0) - (among + gain).logsumexp(0)
             gain = torch.where(present, gain, 0)
-        self.log_q.copy_((self.log_q + gain).log_softmax(0))
+        raised = (self.log_q + gain).log_softmax(0)
+        self.log_q.copy_(torch.where(torch.isfinite(raised).all(), raised, self.log_q))  # a huge eta may overflow

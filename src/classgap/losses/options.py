@@ -72,6 +72,11 @@ def kept_rows(batch: LossBatch, ignore_index: int | None, views: int) -> Tensor 
         return None
     if not (as_array(target) == ignore_index).any():
         return None
+    for name, rows in (("features", batch.features), ("index", batch.index)):
+        if rows is not None and rows.shape[:1] != target.shape:
+            raise InputError(
+                f"{name} must have one row for each of the {len(target)} logit rows, got {tuple(rows.shape)}"
+            )
     ignored = target == ignore_index
     if views > 1 and len(ignored) % views == 0:
         ignored = ignored.view(views, -1).any(0).repeat(views)

@@ -98,7 +98,8 @@ class SupConLoss(ClassLoss):
         self.weight, self.ce_weight = number("weight", weight, low=0.0), number("ce_weight", ce_weight, low=0.0)
         self.temperature = number("temperature", temperature, low=0.0, open_low=True)
         self.views = whole("views", views, low=1)
-        self.projection = mlp_projection(check_num_features(num_features, self.name), projection_dim)
+        self.num_features = check_num_features(num_features, self.name)
+        self.projection = mlp_projection(num_features, projection_dim)
 
     def compute(self, batch: LossBatch) -> Tensor:
         assert batch.features is not None  # declared in needs

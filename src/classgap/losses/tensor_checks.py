@@ -129,6 +129,15 @@ def check_features(features: Tensor, num_samples: int) -> None:
         raise InputError(f"features must be floating point, got {features.dtype}; call .float()")
 
 
+def check_width(features: Tensor, num_features: int | None) -> None:
+    """As many columns as the loss was built for, where it was built for a number of them."""
+    if num_features is not None and features.shape[-1] != num_features:
+        raise InputError(
+            f"features must have the {num_features} columns the loss was built for, got {features.shape[-1]}; "
+            f"pass num_features={features.shape[-1]}"
+        )
+
+
 def check_finite(features: Tensor, norms: Tensor | None = None) -> None:
     """Finite features. Where the caller has the norms of the rows, these are enough to see it."""
     if not values_are_cheap(features):

@@ -207,9 +207,26 @@ def check_bad_batches_get_a_sentence(spec: Method) -> None:
         ({"logits": good["logits"][:0], "target": labels[:0], "features": good["features"][:0]}, "empty batch"),
         ({"features": good["features"] * torch.nan}, "nan or inf"),
         ({"features": good["features"][:-1]}, "features must be"),
+        ({"features": good["features"][:-1], "target": labels.where(labels > 0, -100)}, "features must have one row"),
     ]:
         with refused(message):
             call(criterion, {**good, **change})
+    if criterion.num_features is not None:
+        with refused("columns the loss was built for"):
+            call(criterion, {**good, "features": good["features"][..., :-1]})
+
+
+def check_whole_numbers_of_any_type(spec: Method) -> None:
+    """Labels and positions may be whole numbers of any type; arrays of labels often are of the smallest."""
+    torch.manual_seed(0)
+    first = build(spec)
+    second = copy.deepcopy(first)
+    batch = inputs(spec, first)
+    small = {name: batch[name].to(torch.uint8) for name in ("target", "index") if name in batch}
+    torch.manual_seed(0)
+    value = call(first, batch)
+    torch.manual_seed(0)
+    assert torch.equal(value, call(second, {**batch, **small}))
 
 
 def check_parameters_are_declared(spec: Method) -> None:
