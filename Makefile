@@ -15,7 +15,7 @@ TORCH ?= link
 LOWEST_WARNINGS = -W "ignore:'click:DeprecationWarning" -W "ignore:Passing a non-Collection iterable"
 SPHINX = $(PY) -m sphinx -W --keep-going -n -q -d docs/_build/doctrees -b html docs
 
-.PHONY: help install demo test lint types unit test-slow docs check-docs wheel lowest browser clean
+.PHONY: help install demo test lint types unit test-slow test-new docs check-docs wheel lowest browser clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -49,6 +49,9 @@ unit: install browser
 
 test-slow: install browser  ## the longer checks
 	$(PY) -m pytest -m slow
+
+test-new: install  ## generated calls and arguments with new examples each time; a failure prints how to repeat it
+	$(PY) -m pytest -m slow --hypothesis-profile=new tests/test_arguments.py tests/test_loss_arguments.py tests/test_every_verb.py
 
 docs: $(DOCS_STAMP)  ## documentation site in docs/_build/html; warnings are errors, nothing is downloaded
 	OMP_NUM_THREADS=1 $(SPHINX) docs/_build/html

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 
 # The same examples on every machine, however busy it is.
 settings.register_profile("classgap", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("new", settings.get_profile("classgap"), derandomize=False, database=None, print_blob=True)
 settings.load_profile("classgap")
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared" / "data"

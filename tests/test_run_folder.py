@@ -13,6 +13,7 @@ import torch
 
 from classgap.checks import InputError
 from classgap.training import TrainConfig, train
+from classgap.training.checkpoint import check_groups
 from classgap.training.epoch import read_log
 from classgap.training.lock import lock_folder
 from classgap.training.loop import Trainer
@@ -205,3 +206,15 @@ def test_a_full_disk_keeps_the_last_checkpoint(whole: Path, tmp_path: Path) -> N
     assert "checkpoint.pt" in done.stderr
     assert not list((tmp_path / "run").glob("*.tmp"))
     assert json.loads((tmp_path / "run" / "run.json").read_text())
+
+
+def test_settings_of_an_optimiser_may_come_back_as_lists() -> None:
+    """As torch returns them where weights are divided between processes; the values must be those of the run."""
+    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], betas=(0.8, 0.99))
+    before = [dict(group) for group in optimizer.param_groups]
+    optimizer.param_groups[0]["betas"] = [0.8, 0.99]
+    check_groups(optimizer, before)
+    assert optimizer.param_groups[0]["betas"] == (0.8, 0.99)
+    optimizer.param_groups[0]["betas"] = [0.9, 0.99]
+    with pytest.raises(ValueError, match="betas of the optimiser is"):
+        check_groups(optimizer, before)
