@@ -203,6 +203,12 @@ def _channels_first(images: Array) -> Array:
     if images.ndim == 3:
         return images[:, None]
     first, last = (images.shape[axis] in _COLOURS for axis in (1, 3))
+    if not first and not last:  # other numbers of channels: the side that is shorter than both others
+        first, last = (images.shape[axis] < min(images.shape[2], images.shape[4 - axis]) for axis in (1, 3))
+        if not first and not last:
+            raise InputError(
+                f"images must be (N, H, W), (N, H, W, C) or (N, C, H, W) with C = 1, 3 or 4 channels, got {images.shape}"
+            )
     return images if first and not last else images.transpose(0, 3, 1, 2)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from classgap import registry
+from classgap.checks import InputError
 from classgap.registry import method
 
 Policy = Callable[[Tensor, Tensor], Tensor]
@@ -197,6 +198,19 @@ def _each(images: Tensor, uniform: Tensor, transform: Callable[[Tensor], Tensor]
     return torch.stack(done)
 
 
+def _check_pixels(name: str, channels: int) -> None:
+    """Refuse images that a policy cannot change. Those that a data set gives as floating point numbers have 0 ``channels``."""
+    if registry.get("augmentation", name).family in ("colour", "policy") and channels not in (1, 3):
+        has = f"{channels} channels" if channels else "floating point numbers"
+        raise InputError(
+            f"augmentation {name} needs images of 1 or 3 channels of 0 to 255, but these have {has}; leave it out"
+        )
+    if name == "cutout" and not channels:
+        raise InputError(
+            "augmentation cutout needs images of 0 to 255, but these are floating point numbers; leave it out"
+        )
+
+
 def policies(names: Sequence[str], mean: Sequence[float], *, crop_scale: float = 0.08) -> tuple[Policy, ...]:
     """The policies of these names, to be applied in the order given.
 
@@ -207,6 +221,7 @@ def policies(names: Sequence[str], mean: Sequence[float], *, crop_scale: float =
     offered = {"fill": mean, "crop_scale": crop_scale}
     made = []
     for name in names:
+        _check_pixels(name, len(mean))
         policy = registry.get("augmentation", name).cls
         taken = inspect.signature(policy).parameters
         made.append(partial(policy, **{key: value for key, value in offered.items() if key in taken}))

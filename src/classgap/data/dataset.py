@@ -151,6 +151,10 @@ def load_data(
     if isinstance(name, str):
         source = resized(load_source(name, files=options, encode=encode), options)
     else:
+        if options.size is not None or options.resize is not None:
+            raise InputError(
+                "data.size and data.resize are for files and arrays; resize images in the transform of the data set"
+            )
         source, processes = dataset_source(*_pair(name)), workers or 0
     if len(source.class_names) < 2:
         raise InputError(
@@ -172,7 +176,8 @@ def load_data(
         rest = kept
     else:
         has_val = source.y_val is not None
-        rest, held = hold_out(source.y_train, len(source.class_names), 0.0 if has_val else val_fraction, seed)
+        share = 0.0 if has_val else val_fraction
+        rest, held = hold_out(source.y_train, len(source.class_names), share, seed, source.same)
         kept = _thin(source, rest, per_class, profile, imbalance, seed)
     aside = kept[:0] if not spare else _spare(source, rest, kept, per_class, profile, spare, seed)
     crops = "resized_crop" in (*augment, *(view_augment or ()))

@@ -107,6 +107,10 @@ class ImageFiles:
         if self.pictures is None:
             return decode(self._path(row))
         found = self.pictures[int(self.rows[row])]["image"]
+        if found is None:
+            raise InputError(
+                f"row {self.rows[row]} of {self.root} has no image; drop such rows, or set data.skip_corrupt=true"
+            )
         return decode(self._path(row) if found["bytes"] is not None else found["path"], found["bytes"])
 
     def _path(self, row: int) -> str:
@@ -145,12 +149,12 @@ class ImageFiles:
 def decode(path: str, content: bytes | None = None) -> Tensor:
     """The image in a file (or of this content), uint8 (3, H, W) in RGB; an error names one that is missing or damaged."""
     from PIL import Image
-    from torchvision.transforms.v2 import functional as F
 
     try:
         with Image.open(path if content is None else io.BytesIO(content)) as opened:
-            image: Tensor = F.pil_to_tensor(opened.convert("RGB"))
-            return image
+            return pixels_of_picture(opened, f"image {path}")
+    except InputError:
+        raise
     except FileNotFoundError as error:
         raise InputError(f"image {path} is missing; restore it, or take it out of the set") from error
     except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
@@ -158,6 +162,26 @@ def decode(path: str, content: bytes | None = None) -> Tensor:
             f"image {path} cannot be decoded ({_first_line(error)}): it is damaged, cut off, or not an image. Repair or "
             "remove it, or set data.skip_corrupt=true to leave such files out"
         ) from error
+
+
+def pixels_of_picture(picture: Any, name: str, *, grey: bool = False) -> Tensor:
+    """The pixels of a PIL image, uint8 (3, H, W), or (1, H, W) if ``grey``.
+
+    Of 16 bits the upper 8 are kept, as Pillow itself does for colours; it would cut off grey values above 255. Numbers of 32
+    bits have no common scale and are refused.
+    """
+    from torchvision.transforms.v2 import functional as F
+
+    if picture.mode.startswith("I;16") or (picture.mode == "I" and picture.format == "PNG"):
+        values = np.asarray(picture).astype(np.int64) >> 8
+        deep = torch.from_numpy(values.clip(0, 255).astype(np.uint8))[None]
+        return deep if grey else deep.expand(3, -1, -1).contiguous()
+    if picture.mode in ("I", "F"):
+        raise InputError(
+            f"{name} has pixels of 32 bits (mode {picture.mode}), whose scale is not known; convert it to 8 or 16 bits"
+        )
+    image: Tensor = F.pil_to_tensor(picture.convert("L" if grey else "RGB"))
+    return image
 
 
 def open_images(
@@ -189,14 +213,22 @@ def with_size(files: ImageFiles, size: int | None, resize: int | None) -> ImageF
         size: Side of the squares; without it all files must have the same size, and keep it.
         resize: Length of the shorter side before the centre is cut out; ``size`` by default.
     """
+    shorter = shorter_side(size, resize)
+    if size is None:
+        return dataclasses.replace(files, size=_common_size(files))
+    return dataclasses.replace(files, size=(size, size), shorter=shorter)
+
+
+def shorter_side(size: int | None, resize: int | None) -> int:
+    """Length of the shorter side before the centre is cut out; 0 where images keep their size."""
     if size is None:
         if resize is not None:
             raise InputError(f"data.resize={resize} needs data.size, the side of the centre that is cut out of it")
-        return dataclasses.replace(files, size=_common_size(files))
+        return 0
     shorter = size if resize is None else resize
     if shorter < size:
         raise InputError(f"data.resize={shorter} must not be less than data.size={size}, which is cut out of it")
-    return dataclasses.replace(files, size=(size, size), shorter=shorter)
+    return shorter
 
 
 def read_all(files: ImageFiles, workers: int) -> Tensor:

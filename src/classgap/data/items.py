@@ -77,6 +77,7 @@ class Source:
         notes: What the user should know, e.g. which files were left out.
         profile: Distribution over the classes that the name stands for, where the samples themselves have another.
         divided: Whether the test set is a share of samples that came without one.
+        same: A number for each training sample, equal for those that are the same image or text; ``None`` if all differ.
     """
 
     name: str
@@ -94,6 +95,7 @@ class Source:
     notes: tuple[str, ...] = ()
     profile: Profile | None = None
     divided: bool = False
+    same: Array | None = None
 
     @property
     def in_shape(self) -> tuple[int, ...]:

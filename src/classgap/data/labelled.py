@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from classgap.checks import InputError, class_indices, one_of
+from classgap.checks import InputError, class_indices, one_of, shown
 from classgap.data.images import ImageFiles
-from classgap.data.items import Array, FileOptions, Items
-from classgap.data.listing import only, read_listing
+from classgap.data.items import Array, FileOptions, Items, label_indices
+from classgap.data.listing import read_listing, rows_of
 from classgap.data.own import left_out, open_listing
 from classgap.data.python_sets import DatasetItems, as_tensor, dataset_labels
 from classgap.data.samples import Split, resized
@@ -34,12 +34,14 @@ class Expected:
     Attributes:
         files: How image files are read.
         encode: Tokeniser of a text model.
+        standardised: Whether images are whole numbers from 0 to 255, which the network standardises.
     """
 
     class_names: tuple[str, ...]
     in_shape: tuple[int, ...]
     files: FileOptions
     encode: Encode | None = None
+    standardised: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,10 +84,12 @@ def open_samples(data: Any, labels: Any, part: Part | None, expected: Expected) 
     else:
         x = _given(data, expected)
         y, names = None if labels is None else np.asarray(labels), None
-        if y is not None and y.dtype.kind in "US":
-            names = sorted(set(y.tolist()))
-            y = np.array([names.index(label) for label in y.tolist()])
+        if y is not None and y.dtype.kind in "USO" and len(y):
+            texts = [label.decode() if isinstance(label, bytes) else str(label) for label in y.tolist()]
+            names = sorted(set(texts))
+            y = label_indices(texts, names)
     _require_shape(tuple(x.shape[1:]), expected.in_shape)
+    _require_type(x, expected)
     split = Split(x, torch.zeros(len(x), dtype=torch.long), expected.files.workers)
     return Opened(split, None if y is None else _codes(y, names, expected.class_names, len(x)), notes)
 
@@ -97,7 +101,12 @@ def _given(data: Any, expected: Expected) -> Tensor | Items:
                 "data is a list of texts, but the network was not trained on texts; pass images or vectors"
             )
         return Texts.of(data, expected.encode)
-    return torch.as_tensor(data)
+    try:
+        found = torch.as_tensor(np.ascontiguousarray(data) if isinstance(data, np.ndarray) else data)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"data must be an array of numbers, or a list of texts, got {shown(data)}") from error
+    is_vectors = len(expected.in_shape) == 1 and expected.encode is None
+    return found.float() if is_vectors and not found.is_complex() else found
 
 
 def _named(
@@ -107,9 +116,12 @@ def _named(
     if path is None:
         return (*_published(name, part, expected), ())
     options = expected.files
-    listing = read_listing(path, options.root)
-    listing = only(listing, part or ("test" if listing.parts else "all"), options.test_fraction)
+    whole = read_listing(path, options.root)
+    rows = rows_of(whole, part or ("test" if whole.parts else "all"), options.test_fraction)
+    listing = whole.take(rows)
     items, kept = open_listing(listing, options, expected.encode)
+    if isinstance(items, Texts):  # their ids are positions in the file, as in a run
+        items = Texts.of(whole.names, expected.encode).take(rows)
     if isinstance(items, ImageFiles):
         if len(expected.in_shape) != 3:
             raise InputError(
@@ -154,10 +166,29 @@ def _require_shape(shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:
         )
 
 
+def _require_type(x: Tensor | Items, expected: Expected) -> None:
+    """Refuse images that the network would see on another scale than in training."""
+    if len(expected.in_shape) != 3 or not len(x):
+        return
+    whole_numbers = not (x if isinstance(x, Tensor) else x.batch([0])).is_floating_point()
+    if expected.standardised and not whole_numbers:
+        raise InputError(
+            "the network was trained on images of 0 to 255, got floating point numbers; pass images as uint8"
+        )
+    if not expected.standardised and whole_numbers:
+        raise InputError(
+            "the network was trained on images of floating point numbers as its data set gave them, got whole numbers; pass "
+            "images that are prepared in the same way"
+        )
+
+
 def _codes(y: Array, names: Sequence[str] | None, known: tuple[str, ...], rows: int) -> Array:
     """Labels as positions among the classes that the network knows: by name, or by number where the data have no names."""
-    if names is None or _are_numbers(names, known):
+    if names is None:
         return class_indices("labels", y, len(known), rows=rows)
+    if _are_numbers(names, known):
+        positions: Array = np.array([int(name) for name in names], dtype=np.int64)[y]
+        return class_indices("labels", positions, len(known), rows=rows)
     if any(
         is_synset(name) for name in names if name not in known
     ):  # a folder of WordNet ids, a network that knows words
@@ -171,8 +202,8 @@ def _codes(y: Array, names: Sequence[str] | None, known: tuple[str, ...], rows: 
 
 
 def _are_numbers(names: Sequence[str], known: tuple[str, ...]) -> bool:
-    """Whether the classes of the data are 0, 1, 2, … but those of the network have names."""
-    return list(names) == [str(k) for k in range(len(names))] and not set(names) <= set(known)
+    """Whether the classes of the data are some of 0, 1, 2, … but those of the network have names."""
+    return set(names) <= {str(k) for k in range(len(known))} and not set(names) <= set(known)
 
 
 def _as_positions(names: Sequence[str], known: tuple[str, ...]) -> tuple[str, ...]:

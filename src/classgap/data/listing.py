@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
 
@@ -51,7 +53,7 @@ class Listing:
         if self.order:
             return self.order
         names = set(self.labels)
-        return tuple(sorted(names, key=int) if all(map(_is_number, names)) else sorted(names))
+        return tuple(sorted(names, key=_by_value) if all(map(_is_number, names)) else sorted(names))
 
     def take(self, rows: Sequence[int]) -> Listing:
         """These samples, in this order."""
@@ -108,7 +110,9 @@ def _joined(listings: Sequence[Listing]) -> Listing:
 def _folder(path: Path) -> Listing:
     inside = _subfolders(path)
     parts = {name: PARTS[name.lower()] for name in inside if name.lower() in PARTS}
-    if "train" not in parts.values():
+    # Without train, folders named test or val may be classes; they are parts if they are all there is and hold folders.
+    only_parts = bool(parts) and len(parts) == len(inside) and all(_subfolders(path / name) for name in parts)
+    if "train" not in parts.values() and not only_parts:
         names, labels = _classes(path, path)
         return Listing(str(path), names, labels)
     twice = [part for part in set(parts.values()) if list(parts.values()).count(part) > 1]
@@ -257,45 +261,52 @@ def _val_as_test(parts: list[str]) -> list[str]:
     return parts if "test" in parts else ["test" if part == "val" else part for part in parts]
 
 
-def only(listing: Listing, part: str, test_fraction: float) -> Listing:
-    """The images of one part, ``"all"`` for all of them."""
+def rows_of(listing: Listing, part: str, test_fraction: float) -> list[int]:
+    """The positions of the samples of one part, ``"all"`` for all of them."""
     if part == "all":
-        return listing
+        return list(range(len(listing.names)))
     parts = _val_as_test(listing.parts) if listing.parts else divide(listing, test_fraction)
     rows = [row for row, found in enumerate(parts) if found == part]
     if not rows:
         raise InputError(
             f"{listing.root} has no {listing.kind}s of the part {part} (it has {', '.join(sorted(set(parts)))})"
         )
-    return dataclasses.replace(listing.take(rows), parts=[])
+    return rows
 
 
 def divide(listing: Listing, test_fraction: float) -> list[str]:
     """The part of each image, with ``test_fraction`` of every class as test set where the listing has none.
 
     Which images these are depends on their names alone (those with the smallest hashes), so the division is the same for
-    everybody and new images hardly change it.
+    everybody and new images hardly change it. An image or a text that is listed several times is in one part only.
     """
     if "test" in listing.parts:
         return listing.parts
     parts = list(listing.parts) or ["train"] * len(listing.names)
     members: dict[str, list[int]] = {}
+    tested: set[str] = set()
     for row, (label, part) in enumerate(zip(listing.labels, parts, strict=True)):
         if part == "train":
             members.setdefault(label, []).append(row)
     for label, rows in members.items():
         wanted = max(1, round(test_fraction * len(rows)))
-        if wanted >= len(rows):
+        chosen = _with_smallest_hashes([listing.names[row] for row in rows], wanted)
+        if wanted >= len(rows) or len(chosen) == len({listing.names[row] for row in rows}):
             few = some([listing.names[row] for row in rows], listing.kind)
             if len(rows) == 1:
                 advice = "too few for a training and a test set; add some or take the class out"
             else:
                 advice = f"and data.test_fraction={test_fraction:g} would put all of them into the test set; lower it"
             raise InputError(f"{listing.root}: class {label} has only {few}, {advice}")
-        rows.sort(key=lambda row: hashlib.sha256(os.fsencode(listing.names[row])).digest())
-        for row in rows[:wanted]:
-            parts[row] = "test"
-    return parts
+        tested |= chosen
+    return [
+        "test" if part == "train" and name in tested else part for part, name in zip(parts, listing.names, strict=True)
+    ]
+
+
+def _with_smallest_hashes(names: Sequence[str], wanted: int) -> set[str]:
+    """Names that occur ``wanted`` times in all, or a little more often: those of the same name stay together."""
+    return set(sorted(names, key=lambda name: hashlib.sha256(os.fsencode(name)).digest())[:wanted])
 
 
 def names_hash(names: Iterable[str]) -> NDArray[np.uint8]:
@@ -307,7 +318,11 @@ def names_hash(names: Iterable[str]) -> NDArray[np.uint8]:
 
 
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal()
+    return re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", text) is not None
+
+
+def _by_value(text: str) -> tuple[Fraction, str]:
+    return Fraction(text), text  # 1 and 01 are two classes
 
 
 def some(items: Sequence[str], what: str) -> str:

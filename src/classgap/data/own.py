@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from classgap.checks import InputError
 from classgap.data.images import IMAGENET_PIXELS, ImageFiles, open_images, with_size
@@ -61,7 +63,13 @@ def listed_source(
         members=names_hash([*listing.names, *class_names, *parts.tolist()]),
         notes=notes,
         divided="test" not in listing.parts,
+        same=_same([listing.names[row] for row in train]),
     )
+
+
+def _same(names: Sequence[str]) -> NDArray[np.int64] | None:
+    number = {name: row for row, name in enumerate(names)}
+    return None if len(number) == len(names) else np.array([number[name] for name in names], dtype=np.int64)
 
 
 def open_listing(

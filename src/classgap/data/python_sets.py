@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from classgap.checks import InputError, as_numpy, shown
-from classgap.data.images import IMAGENET_PIXELS
+from classgap.data.images import IMAGENET_PIXELS, pixels_of_picture
 from classgap.data.items import Array, Source, require_vectors_or_images
+
+_TRIED = 5  # samples whose label is compared with the list of labels that the data set has
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +97,7 @@ def dataset_source(train: Any, test: Any) -> Source:
     require_vectors_or_images("samples of the data set", shape)
     names = getattr(train, "classes", None) or range(1 + int(max(y_train.max(), y_test.max())))
     class_names = tuple(str(name) for name in names)
+    y_test = _numbered_alike(y_test, getattr(test, "classes", None), class_names)
     if max(y_train.max(), y_test.max()) >= len(class_names):
         raise InputError(
             f"labels go up to {max(y_train.max(), y_test.max())}, but the data set has {len(class_names)} classes"
@@ -106,6 +109,22 @@ def dataset_source(train: Any, test: Any) -> Source:
     )
 
 
+def _numbered_alike(y: Array, own: Sequence[Any] | None, class_names: tuple[str, ...]) -> Array:
+    """The labels of the test set in the numbers of the training set, where each has names for its own numbers.
+
+    An ``ImageFolder`` numbers the folders it finds, so a test set in which a class is missing has other numbers.
+    """
+    theirs = class_names if own is None else tuple(str(name) for name in own)
+    if theirs == class_names or y.max() >= len(theirs):
+        return y
+    used = sorted({theirs[label] for label in y.tolist()})
+    if unknown := sorted(set(used) - set(class_names)):
+        raise InputError(f"the test data set has samples of class {unknown[0]!r}, which is none of the training set")
+    if twice := [name for name in used if class_names.count(name) > 1 or theirs.count(name) > 1]:
+        raise InputError(f"the test data set numbers its classes otherwise, and two classes are named {twice[0]!r}")
+    return np.array([class_names.index(theirs[label]) for label in y.tolist()], dtype=np.int64)
+
+
 def _pixels(shape: tuple[int, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     if len(shape) != 3:
         return (), ()
@@ -115,16 +134,20 @@ def _pixels(shape: tuple[int, ...]) -> tuple[tuple[float, ...], tuple[float, ...
 def as_tensor(sample: Any) -> Tensor:
     """A sample as a tensor: uint8 for a PIL image, otherwise as it is."""
     if hasattr(sample, "convert") and hasattr(sample, "getbands"):  # a PIL image
-        from torchvision.transforms.v2 import functional as F
-
-        image: Tensor = F.pil_to_tensor(sample.convert("L" if sample.mode == "L" else "RGB"))
-        return image
+        return pixels_of_picture(sample, "a sample of the data set", grey=sample.mode == "L")
     try:
-        tensor = torch.as_tensor(sample)
+        tensor = torch.as_tensor(np.ascontiguousarray(sample) if isinstance(sample, np.ndarray) else sample)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
             f"samples of a data set must be PIL images, image tensors or vectors, got {shown(sample)}; change the transform"
         ) from error
+    if (
+        isinstance(sample, np.ndarray)
+        and tensor.dim() == 3
+        and sample.shape[2] in (1, 3, 4)
+        and sample.shape[0] not in (1, 3, 4)
+    ):
+        tensor = tensor.permute(2, 0, 1)  # arrays of images have their channels last, tensors have them first
     return tensor if tensor.dtype == torch.uint8 and tensor.dim() == 3 else tensor.to(torch.float32)
 
 
@@ -137,7 +160,7 @@ def dataset_labels(which: str, dataset: Any) -> Array:
     if len(dataset) == 0:
         raise InputError(f"the {which} data set is empty")
     known = next((v for name in ("targets", "labels") if (v := getattr(dataset, name, None)) is not None), None)
-    if known is None or len(known) != len(dataset):
+    if known is None or len(known) != len(dataset) or not _are_labels(which, dataset, known):
         known = [_label(which, dataset[row]) for row in range(len(dataset))]
     labels = as_numpy(known)
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
@@ -147,6 +170,17 @@ def dataset_labels(which: str, dataset: Any) -> Array:
     if labels.min() < 0:
         raise InputError(f"labels of the {which} data set must be class indices from 0, got {labels.min()}")
     return labels.astype(np.int64)
+
+
+def _are_labels(which: str, dataset: Any, known: Any) -> bool:
+    """Whether the samples come with these labels; a ``target_transform`` changes them."""
+    if getattr(dataset, "target_transform", None) is not None:
+        return False
+    labels = as_numpy(known)
+    if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
+        return True  # refused later, in these words
+    rows = np.unique(np.linspace(0, len(dataset) - 1, _TRIED).astype(int)).tolist()
+    return all(_label(which, dataset[row]) == labels[row] for row in rows)
 
 
 def _label(which: str, pair: Any) -> int:

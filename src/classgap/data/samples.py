@@ -12,7 +12,7 @@ from torch import Tensor
 
 from classgap.checks import InputError
 from classgap.data.features import FeatureRows
-from classgap.data.images import ImageFiles, read_all
+from classgap.data.images import ImageFiles, read_all, shorter_side
 from classgap.data.items import Array, FileOptions, Items, Source
 from classgap.data.texts import Texts
 from classgap.data.workers import in_order
@@ -123,19 +123,23 @@ def _rows(x: Array | Items, rows: Array) -> Array | Items:
 
 def resized(source: Source, options: FileOptions) -> Source:
     """A source with its images in memory brought to ``options.size``; those of files are when they are read."""
-    if options.size is None or not isinstance(source.x_train, np.ndarray):
+    if not isinstance(source.x_train, np.ndarray):
+        return source
+    shorter = shorter_side(options.size, options.resize)
+    if options.size is None:
         return source
     if not source.is_images:
         raise InputError(f"data.size={options.size} needs images, but {source.name} holds vectors; leave it out")
-    x_train, x_test = (_resize(x, options) for x in (source.x_train, source.x_test))
+    x_train, x_test = (
+        _resize(x, options.size, shorter, options.interpolation) for x in (source.x_train, source.x_test)
+    )
     return dataclasses.replace(source, x_train=x_train, x_test=x_test)
 
 
-def _resize(x: Array | Items, options: FileOptions) -> Array:
+def _resize(x: Array | Items, size: int, shorter: int, interpolation: str) -> Array:
     from torchvision.transforms.v2 import functional as F
 
     assert isinstance(x, np.ndarray)
-    size, shorter = options.size or 0, options.resize or options.size
-    chunks = torch.split(torch.from_numpy(x), 500)
-    done = [F.center_crop(F.resize(chunk, [shorter], antialias=True), [size, size]) for chunk in chunks]
+    chunks, mode = torch.split(torch.from_numpy(x), 500), F.InterpolationMode(interpolation)
+    done = [F.center_crop(F.resize(chunk, [shorter], mode, antialias=True), [size, size]) for chunk in chunks]
     return torch.cat(done).numpy()

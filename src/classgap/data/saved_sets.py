@@ -56,7 +56,9 @@ def read_saved_set(folder: Path) -> SavedSet:
     labels: list[str] = []
     parts: list[str] = []
     for part, dataset in sets.items():
-        values = dataset[value] if kind == "text" else [f"{part or 'row'}/{row}" for row in range(len(dataset))]
+        values = list(dataset[value]) if kind == "text" else [f"{part or 'row'}/{row}" for row in range(len(dataset))]
+        if (row := next((row for row, text in enumerate(values) if not (text and text.strip())), None)) is not None:
+            raise InputError(f"{folder}: column {value} is empty in row {row}; fill it in or drop the row")
         names += values
         labels += _label_names(folder, dataset, label)
         parts += [PARTS[part.lower()]] * len(dataset) if len(sets) > 1 else []

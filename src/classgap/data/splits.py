@@ -58,8 +58,14 @@ def choose(labels: NDArray[Any], pool: Indices, counts: Indices, seed: int) -> I
     return np.sort(np.concatenate(chosen))
 
 
-def hold_out(labels: NDArray[Any], num_classes: int, fraction: float, seed: int) -> tuple[Indices, Indices]:
-    """Split all samples into ``(rest, held_out)``, the latter with ``fraction`` of every class and at least one of each."""
+def hold_out(
+    labels: NDArray[Any], num_classes: int, fraction: float, seed: int, same: NDArray[Any] | None = None
+) -> tuple[Indices, Indices]:
+    """Split all samples into ``(rest, held_out)``, the latter with ``fraction`` of every class and at least one of each.
+
+    Args:
+        same: A number for each sample; samples with the same number, e.g. of the same text, stay together.
+    """
     number("data.val_fraction", fraction, low=0.0, high=0.9)
     rows = np.arange(len(labels))
     if fraction == 0:
@@ -73,6 +79,13 @@ def hold_out(labels: NDArray[Any], num_classes: int, fraction: float, seed: int)
             "set data.val_fraction=0"
         )
     held = choose(labels, rows, wanted, seed + 1)
+    if same is not None:
+        held = np.flatnonzero(np.isin(same, same[held]))
+        if lost := sorted(set(range(num_classes)) - set(np.delete(labels, held).tolist())):
+            raise InputError(
+                f"class {lost[0]} has only samples that are listed several times, too few to hold out {fraction:g} for "
+                "validation; set data.val_fraction=0"
+            )
     return np.setdiff1d(rows, held), held
 
 

@@ -84,6 +84,11 @@ def _read_table(path: Path) -> Rows:
     for role in (value, "label", "split"):
         if (column := columns[role]) is None:
             continue
+        if isinstance(frame.schema[column], (pl.Binary, pl.Struct, pl.List, pl.Array)):
+            raise InputError(
+                f"{path}: column {column} holds {frame.schema[column]}, wanted are texts or paths of image files; a table with "
+                "the images inside can be opened with Hugging Face's datasets and saved with save_to_disk"
+            )
         values = frame[column].to_list()
         empty = [row for row, entry in enumerate(values, 1) if entry is None or str(entry).strip() == ""]
         if empty:

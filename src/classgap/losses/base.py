@@ -30,6 +30,7 @@ from classgap.losses.tensor_checks import (
 from classgap.registry import Method
 
 TrainingPass = Callable[[], Iterator[LossBatch]]
+_TINY = torch.finfo(torch.float32).tiny
 
 
 class ClassLoss(nn.Module):
@@ -232,8 +233,11 @@ class ClassLoss(nn.Module):
         if self.reduction == "sum":
             return losses.sum()
         assert self.class_weight is not None
-        total = self.class_weight[hard].sum() if hard.dim() == 1 else len(batch)
-        return losses.sum() / total
+        if hard.dim() == 2:
+            return losses.sum() / len(batch)
+        return losses.sum() / self.class_weight[hard].sum().clamp_min(
+            _TINY
+        )  # the weights of these classes may all be 0
 
     def _nothing(self, loss: Tensor, batch: LossBatch, keep: Tensor | None) -> Tensor:
         """The loss of no samples: a scalar, or zeros for all rows that were left out."""

@@ -222,7 +222,7 @@ def check_whole_numbers_of_any_type(spec: Method) -> None:
     first = build(spec)
     second = copy.deepcopy(first)
     batch = inputs(spec, first)
-    small = {name: batch[name].to(torch.uint8) for name in ("target", "index") if name in batch}
+    small = {name: value.to(torch.uint8) for name, value in batch.items() if name in ("target", "index")}
     torch.manual_seed(0)
     value = call(first, batch)
     torch.manual_seed(0)

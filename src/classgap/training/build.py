@@ -136,6 +136,8 @@ def build_criterion(config: TrainConfig, data: TrainingData, counts: CountsChoic
     params = {name: value for name, value in config.method.params.items() if name != "class_counts"}
     if "num_classes" in params:
         raise InputError("method.num_classes cannot be set: it is the number of classes of the data; leave it out")
+    if "ignore_index" in params:
+        raise InputError("method.ignore_index cannot be set: every sample of a data set has a class; leave it out")
     criterion: ClassLoss = spec.build(**arguments(spec, offered, params))
     if criterion.reduction != "mean":
         raise InputError(f"method.reduction must be mean for training, got {criterion.reduction}; leave it out")

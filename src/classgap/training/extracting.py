@@ -98,11 +98,18 @@ def features(
         for x, begin, part in _chunks(splits, resumed, batch or chunk_size(sets.in_shape)):
             with torch.no_grad():
                 found = network(normalise(x.to(where)))[1]
-            file.add(f"x_{part}", begin, found.to("cpu", DTYPES[dtype]))
+            file.add(f"x_{part}", begin, _rounded(found, dtype))
             if watch is not None:
                 watch(file.done, total)
         file.finish()
     return FeaturesFile(path, total, head.in_features, resumed, notes)
+
+
+def _rounded(features: Tensor, dtype: str) -> Tensor:
+    rounded = features.to("cpu", DTYPES[dtype])
+    if not bool(torch.isfinite(rounded).all()) and bool(torch.isfinite(features).all()):
+        raise InputError(f"features of up to {features.abs().max().item():.3g} do not fit into {dtype}; use float32")
+    return rounded
 
 
 def _try_one(
@@ -129,9 +136,8 @@ def _open(
         run = load_run(model)
         if not isinstance(run.model, FeatureTap):
             raise InputError(f"the run in {model} has several networks; features are those of a single one")
-        files = [
-            f"data.{name}={value}" for name in ("size", "resize") if (value := getattr(trained.data, name)) is not None
-        ]
+        read = ("size", "resize", "interpolation", "test_fraction")
+        files = [f"data.{name}={value}" for name in read if (value := getattr(trained.data, name)) is not None]
         config = TrainConfig().override([*files, *settings, f"data={data}", "data.val_fraction=0", "data.augment=none"])
         encode = run.expected.encode
         sets = open_data(config.data, workers=workers, memory=MEMORY_MB, encode=encode)

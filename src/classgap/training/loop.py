@@ -186,19 +186,30 @@ class Trainer(RunState):
     def _gradients(self, batch: Batch, *, measured: bool = True) -> None:
         """Gradient of the mean loss over the whole batch, whatever the number of processes and pieces."""
         pieces = list(batch.pieces(self.config.optim.accumulate))
-        for position, piece in enumerate(pieces):
+        shares = self._shares(batch, pieces)
+        for position, (piece, share) in enumerate(zip(pieces, shares, strict=True)):
             with self.fabric.no_backward_sync(self.model, enabled=position < len(pieces) - 1):
                 self.criterion.observe(piece.x if len(piece.y) else piece.x[:0])
                 logits, features = self._network(piece.x)
                 if not len(piece.y):  # this process has no sample of the last batch of the epoch
                     logits, features = logits[:0], features[:0]
                 loss = self.criterion(logits, piece.y, features=features, index=piece.index, epoch=self.epoch)
-                # Processes' gradients are averaged, so each counts by its share of the samples times their number.
-                share = len(piece.y) * self.fabric.world_size / batch.total
                 self._backward(loss if share == 1 else loss * share)
             if measured:
                 scores = self.criterion.scores(logits.detach(), features.detach())
                 self.meter.add(scores, features.detach().flatten(1), piece.y, {"loss": loss, **self.criterion.last})
+
+    def _shares(self, batch: Batch, pieces: list[Batch]) -> list[float]:
+        """What each piece counts: its share of the samples, or of their class weights, times the number of processes.
+
+        Gradients of processes are averaged, hence the last factor. A loss with class weights divides by their sum.
+        """
+        weights, world = self.criterion.class_weight, self.fabric.world_size
+        if weights is None or batch.y.dim() != 1 or not self.criterion.has_sample_losses:
+            return [len(piece.y) * world / batch.total for piece in pieces]
+        sums = torch.stack([weights[piece.y].sum() for piece in pieces])
+        total = all_reduce_sum(sums.sum())[0]
+        return (sums * (world / total.clamp_min(1e-30))).tolist()
 
     def _rate(self, position: float) -> float:
         return self.config.optim.lr * rate_factor(self._schedule, position, self.config.epochs)

@@ -65,7 +65,7 @@ class Predictor:
         self.class_names, self.train_counts = data.class_names, data.class_counts.numpy()
         own = config.data
         files = FileOptions(own.size, own.resize, None, own.test_fraction, interpolation=own.interpolation)
-        self.expected = Expected(data.class_names, data.in_shape, files, encode)
+        self.expected = Expected(data.class_names, data.in_shape, files, encode, bool(data.mean))
         self.model: nn.Module = network.model.to(self.device).eval()
         self._network, self.criterion, self.head = network, network.criterion, network.head
         network.criterion.to(self.device).eval()
@@ -235,8 +235,8 @@ def _data_of(folder: Path) -> TrainingData:
         labels = torch.repeat_interleave(torch.arange(len(counts)), counts)
         nothing = torch.empty((0, *about["in_shape"]), dtype=torch.uint8)
         names = tuple(check_names(about["class_names"], len(counts)))
-        if len(about["in_shape"]) == 3 and not len(about["mean"]) == len(about["std"]) == about["in_shape"][0]:
-            raise ValueError(f"mean and std must hold one number per channel, {about['in_shape'][0]}")
+        if len(about["in_shape"]) == 3 and not len(about["mean"]) == len(about["std"]) in (0, about["in_shape"][0]):
+            raise ValueError(f"mean and std must hold one number per channel, {about['in_shape'][0]}, or none")
         return TrainingData(
             name=str(about["name"]),
             train=Split(nothing, labels),

@@ -84,11 +84,11 @@ def train(
         watch: Called with a :class:`~classgap.training.TrainProgress` after every step and epoch.
     """
     made = asked_for(config, settings)
-    place = Path("runs") / made.slug if folder is None else Path(folder)
     if data is not None:
         if isinstance(data, (str, Path)):
             raise InputError(f"data must be a pair of torch data sets, got a text; write settings=['data={data}']")
         made = dataclasses.replace(made, data=dataclasses.replace(made.data, name=f"dataset:{type(data[0]).__name__}"))
+    place = Path("runs") / made.slug if folder is None else Path(folder)
     trainer = start(
         made,
         place,

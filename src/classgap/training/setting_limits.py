@@ -92,6 +92,8 @@ def _check_schedule(config: TrainConfig) -> None:
     schedule = config.schedule
     if schedule.name == "step" and not schedule.milestones:
         raise InputError("schedule.name=step needs schedule.milestones, the epochs to cut at, e.g. 60,80")
+    if list(schedule.milestones) != sorted(set(schedule.milestones)):
+        raise InputError(f"schedule.milestones must be ascending epochs, got {','.join(map(str, schedule.milestones))}")
     if schedule.warmup >= config.epochs:
         raise InputError(f"schedule.warmup={schedule.warmup:g} must be less than epochs={config.epochs}")
     if schedule.warmup and schedule.warmup_steps:
