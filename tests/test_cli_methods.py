@@ -14,6 +14,7 @@ from classgap import registry
 from classgap.cards import card, plain
 from classgap.checks import InputError
 from classgap.cli.app import app
+from classgap.formulas import linear
 
 pytest.importorskip("torch")
 
@@ -78,9 +79,27 @@ def test_search_space_agrees_with_the_constructor(method):
         assert method.defaults[name] == space.default
 
 
-def test_plain_drops_formulas_and_roles():
+def test_plain_drops_roles_and_writes_formulas_on_a_line():
     text = "Before.\n\n.. math:: a = b\n    + c\n\nAfter :func:`f` and *so* on, :math:`\\theta_y + m_{\\max} \\ge 0`.\n"
-    assert plain(text) == "Before.\n\nAfter f and so on, θ_y + m_max ≥0."
+    assert plain(text) == "Before.\n\na = b + c\n\nAfter f and so on, θ_y + m_max ≥ 0."
+
+
+def test_formulas_keep_their_fractions_and_brackets():
+    for latex, line in (
+        (r"\frac1K \sum_k \mathrm{CE}_i + \frac\lambda2 \|W\|^2", "1/K Σ_k CE_i + λ/2 ‖W‖^2"),
+        (r"-\ln \frac{n_y e^{z_y}}{\sum_j n_j}", "-ln (n_y e^(z_y))/(Σ_j n_j)"),
+        (r"\tilde x = \sqrt{2\rho}\,\hat\mu_{y_i}^\top", "x̃ = √(2ρ) μ̂_(y_i)ᵀ"),
+        (r"\Big[1 + \sum_{j\ne i} e^{-1/4}\Big]", "[1 + Σ_(j ≠ i) e^(-1/4)]"),
+    ):
+        assert linear(latex) == line
+
+
+@pytest.mark.parametrize("kind", ["loss", "posthoc", "stage", "sampler", "optimizer", "mix", "augmentation"])
+def test_no_latex_reaches_the_command_line(kind):
+    for method in registry.methods(kind):
+        found = card(method)
+        shown = plain("\n\n".join([found.what, found.when_to_use, found.expect, found.pitfalls]))
+        assert not re.search(r"\\[A-Za-z]|[a-z]frac|varepsilon|mathrm|::", shown), shown
 
 
 def test_without_torch_the_other_kinds_are_listed():
@@ -94,6 +113,7 @@ class NoTorch:
 
 sys.meta_path.insert(0, NoTorch())
 from classgap.cli.app import app
+from classgap.formulas import linear
 app(["methods"], standalone_mode=False)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

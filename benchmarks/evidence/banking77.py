@@ -3,7 +3,8 @@
     python benchmarks/evidence/prepare.py
     classgap bench benchmarks/evidence/banking77.py --workers 2
 Cost on one core: seconds per run on frozen features, about 15 minutes fine-tuned. Learning rates of the frozen tasks are those
-of cross-entropy with the best validation accuracy among 0.03, 0.1, 0.3, 1 and 3.
+of cross-entropy with the best validation accuracy among 0.03, 0.1, 0.3, 1 and 3; that of the fine-tuned one fits faster than 0.0001
+and 0.0005 without layer decay did with cross-entropy.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def suite() -> Suite:
             "model.pretrained=true",
             "model.tokens=32",
             "optim=adamw",
-            "optim.lr=0.0001",
+            "optim.lr=0.001",
+            "optim.layer_decay=0.75",
             "optim.weight_decay=0.01",
             "optim.decay_norms=false",
             "optim.clip=1",

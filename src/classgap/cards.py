@@ -8,48 +8,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from classgap.formulas import linear
 from classgap.registry import Choice, Method, Space
 
 _SECTIONS = ("When to use", "Expect", "Pitfalls", "Args", "Attributes", "Shape", "Example", "Reference")
-_SYMBOLS = {
-    **{
-        name: chr(0x3B1 + i)
-        for i, name in enumerate(["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"])
-    },
-    "lambda": "λ",
-    "mu": "μ",
-    "pi": "π",
-    "rho": "ρ",
-    "sigma": "σ",
-    "tau": "τ",
-    "phi": "φ",
-    "psi": "ψ",
-    "omega": "ω",
-    "Delta": "Δ",
-    "Lambda": "Λ",
-    "Omega": "Ω",
-    "ell": "ℓ",
-    "infty": "∞",
-    "times": "×",
-    "cdot": "·",
-    "sum": "Σ",
-    "le": "≤",
-    "ge": "≥",
-    "ne": "≠",
-    "pm": "±",
-    "chi": "χ",
-    "in": "∈",
-    "leftarrow": "←",
-    "to": "→",
-    "sqrt": "√",
-    "quad": " ",
-    "ln": "ln ",
-    "log": "log ",
-    "sin": "sin ",
-    "cos": "cos ",
-    "max": "max",
-    "min": "min",
-}
 
 
 @dataclass(frozen=True)
@@ -120,24 +82,18 @@ def card(method: Method) -> Card:
 
 
 def plain(text: str) -> str:
-    r"""reStructuredText and simple LaTeX as plain text; displayed formulas are left out.
+    r"""reStructuredText and LaTeX as plain text; a displayed formula is a paragraph of its own.
 
     Example:
         >>> plain(r"with ``tau=1`` and :math:`\pi_k = n_k/n_{\max}`, see :func:`x`")
         'with tau=1 and π_k = n_k/n_max, see x'
     """
-    text = re.sub(r"(?m)^\.\. math::.*\n(?:[ \t]+.*\n|\n(?=[ \t]))*", "", text + "\n")
-    text = re.sub(r":math:`([^`]*)`", lambda m: _symbols(m.group(1)), text)
+    text = re.sub(r"(?m)^\.\. math::(.*\n(?:[ \t]+.*\n|\n(?=[ \t]))*)", lambda m: f"\n{linear(m[1])}\n\n", text + "\n")
+    text = re.sub(r":math:`([^`]*)`", lambda m: linear(m[1]), text)
+    text = re.sub(r"(?m)::$", ":", text)
     text = re.sub(r":\w+:`~?([^`]*)`", r"\1", text).replace("``", "")
     text = re.sub(r"(?<!\*)\*(?!\*)([^*\n]+)\*", r"\1", text)
     return re.sub(r"\n{3,}", "\n\n", text).strip()
-
-
-def _symbols(formula: str) -> str:
-    formula = re.sub(r"\\bar ?\{?([A-Za-z])\}?", "\\1\N{COMBINING MACRON}", formula)
-    formula = re.sub(r"\\(?:mathrm|operatorname|text|hat|tfrac|frac|[,;!|])", "", formula)
-    formula = re.sub(r"\\([A-Za-z]+) ?", lambda m: _SYMBOLS.get(m.group(1), m.group(1)), formula)
-    return formula.replace("{", "").replace("}", "")
 
 
 def _identity(method: Method) -> str | None:

@@ -42,7 +42,7 @@ def audit(
         typer.Option(
             metavar="FILE",
             help="Prediction file of another model. Its class accuracies define the reference ranking.",
-            rich_help_panel="How to measure",
+            rich_help_panel="Measurement",
         ),
     ] = None,
     threshold: options.Threshold = None,

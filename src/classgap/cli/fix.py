@@ -106,7 +106,8 @@ def fix(
     predictions.csv        predicted labels before and after
     prediction_sets.json   thresholds of prediction sets with a coverage of 90 %
                            in every class, for classgap.posthoc.PredictionSets
-    If no method helps significantly, only the reports are written.
+    If no method helps significantly, only the reports and prediction_sets.json
+    (for the uncorrected scores) are written.
     """
     from classgap import Columns, Predictions, fix
     from classgap.cli.output import check_output, console, working
@@ -168,9 +169,10 @@ def _table(result: FixReport) -> Table:
     from classgap.posthoc.fix_report import COLUMNS
 
     caption = (
-        "cv: cross-fitted change on the samples for fitting, which the rule uses. Other columns: change on the samples "
-        "set aside. hard: classes that were hard before (cross-fitted ranking). In points with 95 % interval; + and − mark an "
-        "interval that excludes 0."
+        f"cv: cross-fitted change on the samples for fitting{'' if result.costs else ', which the rule uses'}. Other columns: "
+        "change on the samples set aside. hard cv: worst third of each side; hard: classes that were hard before (cross-fitted "
+        f"ranking). overall: mean over {'classes' if result.overall == 'balanced' else 'samples'}. In points with 95 % interval; "
+        f"+ and − mark an interval that excludes 0.{' The method with the lowest mean cost is chosen.' if result.costs else ''}"
     )
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption=caption, caption_justify="left")
     # a terminal is too narrow for the cross-fitted intervals; methods.md has them

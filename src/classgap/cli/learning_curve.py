@@ -64,7 +64,7 @@ def learning_curve(
     classgap learning-curve n50.npz n100.npz n200.npz
     classgap learning-curve "runs/share*/predictions_test.npz" --out curve
     classgap learning-curve a.csv b.csv c.csv --samples 50,100,200
-    classgap features timm:resnet50 photos/ --out photos.safetensors
+    classgap features timm:resnet50 photos/ --set data.size=224 --out photos.safetensors
     classgap learning-curve photos.safetensors --train --set epochs=30
     """
     from rich.text import Text

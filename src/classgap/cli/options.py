@@ -142,7 +142,7 @@ MultiLabel = Annotated[
     typer.Option(
         "--multi-label",
         help="A sample can have several labels: one column of 0 and 1 per label, and one of scores or predictions. --true, "
-        "--pred and --scores then name them by prefix ('true_') or pattern ('*_true').",
+        "--scores and (except in fix) --pred then name them by prefix ('true_') or pattern ('*_true').",
         rich_help_panel=_WHAT,
     ),
 ]

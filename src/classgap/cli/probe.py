@@ -69,7 +69,7 @@ def probe(
     more = f", the first {_SHOWN} shown" if len(report.heads) > _SHOWN else ""
     console().print(
         f"{len(report.heads)} heads in {report.seconds:.1f} s, by {by} validation accuracy{more}; best as a mean over seeds: "
-        f"{' '.join(report.settings(best))}",
+        f"{' '.join(setting for setting in report.settings(best) if not setting.startswith('seed='))}",
         soft_wrap=True,
         highlight=False,
     )

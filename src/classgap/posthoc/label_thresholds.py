@@ -124,8 +124,8 @@ class LabelThresholds:
             found.labels_ = tuple(named)
             found.thresholds_ = np.array([number(f"threshold of {k!r}", v, low=0, high=1) for k, v in named.items()])
             found.common_, found.scores_kind_ = float(settings["common"]), str(settings["scores_kind"])
-        except OSError:
-            raise InputError(f"the file of thresholds {path} cannot be read") from None
+        except OSError as error:
+            raise _unreadable(path, error) from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(
                 f"{path} holds no saved thresholds ({error!r}); write it with LabelThresholds.save"
@@ -140,12 +140,20 @@ class LabelThresholds:
         return copy
 
 
+def _unreadable(path: str | Path, error: OSError) -> InputError:
+    if isinstance(error, FileNotFoundError):
+        return InputError(
+            f"there is no file of thresholds {path}; classgap fix writes one only if it found an improvement"
+        )
+    return InputError(f"the file of thresholds {path} cannot be read ({error.strerror})")
+
+
 def read_thresholds(path: Path) -> dict[str, float]:
     """Thresholds by label, from a file that :meth:`LabelThresholds.save` wrote or a JSON object ``{label: threshold}``."""
     try:
         found = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=unique_keys)
-    except OSError:
-        raise InputError(f"the file of thresholds {path} cannot be read") from None
+    except OSError as error:
+        raise _unreadable(path, error) from None
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     except (ValueError, RecursionError):

@@ -333,5 +333,9 @@ def _verdict(name: str, test: Homogeneity, real: bool, per_slice: NDArray[np.voi
             f"'{first['class']}' in {first['slice']}, {percent(first['accuracy'])} against {percent(first['other_accuracy'])}."
         )
     if not len(worse) and not len(low):
-        sentence += " Which slice or cell is worse is not shown: none of them is significant by itself."
+        sentence += " No slice or cell is significantly worse by itself."
+        better = per_slice[per_slice["significant"] & (per_slice["difference"] > 0)]
+        if len(better):
+            listed = ", ".join(f"{row['name']} ({100 * row['difference']:+.1f} points)" for row in better[:3])
+            sentence += f" Significantly more accurate than the others: {listed}."
     return sentence
