@@ -159,3 +159,19 @@ def test_area_of_one_keeps_an_interval():
     low, high = auc_interval(np.array([1.0]), np.array([0.0]), np.array([30]), np.array([30]), 0.95)
     assert 0.8 < low[0] < 0.99
     assert high[0] == 1
+
+
+@pytest.mark.parametrize("value", [1.0000000000000002, 1.0000001, -1e-9, -0.0009])
+def test_a_rounding_error_does_not_make_logits_of_probabilities(value):
+    scores, labels = np.array([0.1, 0.9, 0.2, 0.8] * 10), np.array([0, 1] * 20)
+    scores[int(value > 0)] = value
+    found = Predictions.from_arrays(labels, scores=scores)
+    assert found.scores_kind == "probabilities"
+    assert 0 <= found.scores.min() <= found.scores.max() <= 1
+    lazy = pl.LazyFrame({"label": labels, "prob": scores})
+    assert audit(labels, scores=scores).overall.value == audit(lazy, sample=100).overall.value == 1
+    columns = np.column_stack([1 - scores, scores])
+    assert Predictions.from_arrays(labels, scores=columns).scores_kind == "probabilities"
+    assert Predictions.from_arrays(labels, scores=columns).scores.max() <= 1
+    assert Predictions.from_arrays(labels, scores=columns / 2).scores_kind == "logits"  # rows do not sum to 1
+    assert Predictions.from_arrays(labels, scores=np.append(scores[1:], 1.01)).scores_kind == "logits"

@@ -29,6 +29,10 @@ LARGEST_VALUE = 1e100
 """Limit of scores and weights: beyond it, sums of squares and of products are no numbers."""
 LARGEST_FEATURE = 1e15
 """Limit of features: squares of larger ones are no numbers in single precision."""
+ROUNDING = 1e-3
+"""How far probabilities may lie outside [0, 1]: rounding errors, also of half precision."""
+ROUNDING_OF_SUMS = 1e-2
+"""How far the sum of the probabilities of a sample may differ from 1."""
 LARGEST_SEED = 2**32 - 1
 """The largest seed of training: that of NumPy's older generator."""
 
@@ -207,22 +211,52 @@ def class_indices(name: str, value: Any, num_classes: int, *, rows: int) -> NDAr
     return labels.astype(np.int64, copy=False)
 
 
-def probabilities(name: str, matrix: NDArray[np.floating[Any]], *, tolerance: float = 1e-2) -> None:
-    """Refuse rows that are not probabilities; ``tolerance`` allows for half precision."""
+def in_unit_range(values: NDArray[np.floating[Any]]) -> bool:
+    """Whether all values lie in [0, 1], apart from rounding errors."""
+    return bool(values.min() >= -ROUNDING and values.max() <= 1 + ROUNDING)
+
+
+def clipped(values: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
+    """Values with rounding errors outside [0, 1] as values in [0, 1]; not copied if there are none."""
+    return values if values.min() >= 0 and values.max() <= 1 else values.clip(0, 1)
+
+
+def are_logits(matrix: NDArray[np.floating[Any]]) -> bool:
+    """Whether ``(n, K)`` scores have a value outside [0, 1] that is not a rounding error of probabilities.
+
+    Example:
+        >>> import numpy as np
+        >>> are_logits(np.array([[1.0000001, -1e-9]])), are_logits(np.array([[0.3, -1e-9]]))
+        (False, True)
+    """
+    if matrix.min() >= 0 and matrix.max() <= 1:
+        return False
+    return not in_unit_range(matrix) or bool(_errors_of_sums(matrix).max() > ROUNDING_OF_SUMS)
+
+
+def _errors_of_sums(matrix: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
     import numpy as np
 
-    if matrix.min() < 0 or matrix.max() > 1 + tolerance:
+    return np.asarray(np.abs(matrix.sum(axis=1, dtype=np.float64) - 1))
+
+
+def probabilities(name: str, matrix: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
+    """The matrix without rounding errors outside [0, 1]; refuses rows that are not probabilities."""
+    import numpy as np
+
+    if not in_unit_range(matrix):
         raise InputError(
             f"{name} must be probabilities in [0, 1], got values from {matrix.min():g} to {matrix.max():g}; "
             "pass logits as logits, or apply softmax first"
         )
-    error = np.abs(matrix.sum(axis=1, dtype=np.float64) - 1)
-    if error.max() > tolerance:
+    error = _errors_of_sums(matrix)
+    if error.max() > ROUNDING_OF_SUMS:
         row = int(error.argmax())
         raise InputError(
             f"{name} must have rows that sum to 1, but row {row} sums to {matrix[row].sum(dtype=np.float64):g}; "
             "pass logits as logits, or apply softmax first"
         )
+    return clipped(matrix)
 
 
 def fraction(name: str, value: float) -> float:

@@ -114,7 +114,7 @@ def audit(
             where its probability is at least ``threshold`` (by default 0.5).
         confidence: Confidence level of the intervals.
         seed: Random seed.
-        scores_kind: Kind of the scores. ``"auto"``: logits if a value lies outside [0, 1], otherwise probabilities.
+        scores_kind: Kind of the scores. ``"auto"``: logits if a value lies outside [0, 1] (± 0.001), otherwise probabilities.
         reference: Another report, or one number per class, whose order defines the thirds of ``groups["reference"]``.
         n_boot: Number of posterior draws for the ``*_corrected`` values.
         remainder: Which thirds get one class more if K is not a multiple of 3: the ``"first"`` or the ``"last"``.

@@ -51,7 +51,7 @@ def audit_labels(
             :class:`~classgap.MultiLabelPredictions`, the path of a prediction file, or a table.
         y_pred: ``(n, L)`` of 0 and 1: whether it is predicted; by default where the probability reaches the threshold.
         scores: ``(n, L)`` probabilities or logits of the labels.
-        scores_kind: Kind of the scores. ``"auto"``: logits if a value lies outside [0, 1], otherwise probabilities.
+        scores_kind: Kind of the scores. ``"auto"``: logits if a value lies outside [0, 1] (± 0.001), otherwise probabilities.
         threshold: Probability from which a label is predicted, also for logits: one number, one per label, or by name.
         label_names: Names of the labels, in the order of the columns.
         ids: Sample ids.

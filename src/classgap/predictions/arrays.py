@@ -260,15 +260,14 @@ def _scores(arrays: Mapping[str, NDArray[Any]], kind: str) -> tuple[NDArray[Any]
 def read_scores(scores: Any, kind: str) -> tuple[NDArray[Any], ScoreKind]:
     """Checked ``(n, K)`` scores and their kind."""
     matrix = checks.float_matrix("scores", scores)
-    if kind == "logits" or (kind == "auto" and (matrix.min() < 0 or matrix.max() > 1)):
+    if kind == "logits" or (kind == "auto" and checks.are_logits(matrix)):
         return matrix, "logits"
     try:
-        checks.probabilities("scores", matrix)
+        return checks.probabilities("scores", matrix), "probabilities"
     except InputError as error:
         if kind == "probabilities":
             raise
         raise InputError(f"{error}; if these are logits that all lie in [0, 1], pass scores_kind='logits'") from None
-    return matrix, "probabilities"
 
 
 def _features_and_head(

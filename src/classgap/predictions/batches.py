@@ -15,6 +15,7 @@ from classgap import checks
 from classgap.arrays import Ints
 from classgap.checks import InputError
 from classgap.predictions.binary import two_columns, two_names
+from classgap.predictions.confusion import Confusion
 from classgap.predictions.labels import LabelCoder, resolve_classes
 from classgap.predictions.predictions import Predictions, ScoreKind
 from classgap.predictions.side_files import counts_in_order
@@ -65,6 +66,14 @@ class Batches:
                 kind, start = batch.scores_kind, start + len(rows)
                 yield batch
 
+    def count(self) -> Confusion:
+        """The confusion counts of all rows."""
+        try:
+            parts = [batch.confusion.counts for batch in self.read()]
+        except KindChanged:  # the first batches looked like probabilities
+            parts = [batch.confusion.counts for batch in self.read("logits")]
+        return Confusion(sum(parts[1:], parts[0]))
+
     @property
     def _wanted(self) -> list[str]:
         found = self.table.columns
@@ -76,11 +85,13 @@ class Batches:
 
         found = self.table.columns
         y_true = self.coders[0](label_values(rows[found.true], found.true))
-        scores = score_matrix(rows, found.scores)
+        width = 1 if self.single else len(self.classes)
+        scores = checks.float_matrix("scores", score_matrix(rows, found.scores), columns=width)
+        kind = _kind(scores, kind, self.single)
         if self.single:
-            scores = two_columns(scores, kind or "auto", found.scores[0])
-        scores = checks.float_matrix("scores", scores, columns=len(self.classes))
-        kind = _kind(scores, kind)
+            scores = two_columns(scores, kind, found.scores[0])
+        elif kind == "probabilities":
+            scores = checks.probabilities("scores", scores)
         if found.pred is not None:
             y_pred = self.coders[1](label_values(rows[found.pred], found.pred))
         else:
@@ -109,13 +120,12 @@ class KindChanged(Exception):
     """The first batches looked like probabilities, but later scores lie outside [0, 1]."""
 
 
-def _kind(scores: NDArray[Any], kind: ScoreKind | None) -> ScoreKind:
-    outside = bool(scores.min() < 0 or scores.max() > 1)
+def _kind(scores: NDArray[Any], kind: ScoreKind | None, single: bool) -> ScoreKind:
+    outside = kind != "logits" and (not checks.in_unit_range(scores) if single else checks.are_logits(scores))
     if kind == "logits" or (kind is None and outside):
         return "logits"
     if outside:
         raise KindChanged
-    checks.probabilities("scores", scores)
     return "probabilities"
 
 

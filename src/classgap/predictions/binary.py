@@ -33,7 +33,7 @@ def two_columns(scores: NDArray[Any], kind: str, title: str) -> NDArray[Any]:
         [[0.0, -2.0], [0.0, 3.0]]
     """
     values = checks.float_matrix(title, np.asarray(scores).reshape(-1, 1))[:, 0].astype(np.float64)
-    inside = bool(values.min() >= 0 and values.max() <= 1)
+    inside = checks.in_unit_range(values)
     if kind == "probabilities" and not inside:
         raise InputError(
             f"{title} must hold probabilities in [0, 1], got values from {values.min():g} to {values.max():g}; "
@@ -41,6 +41,7 @@ def two_columns(scores: NDArray[Any], kind: str, title: str) -> NDArray[Any]:
         )
     if kind == "logits" or not inside:
         return np.column_stack([np.zeros_like(values), values])
+    values = checks.clipped(values)
     return np.column_stack([1 - values, values])
 
 

@@ -88,8 +88,7 @@ class Predictions:
         if self.counted is not None:
             return self.counted
         if self.batches is not None:
-            parts = [batch.confusion.counts for batch in self.batches.read("logits")]
-            return Confusion(sum(parts[1:], parts[0]))
+            return self.batches.count()
         return Confusion.from_codes(self.y_true, self.y_pred, self.num_classes)
 
     @property
@@ -214,7 +213,7 @@ class Predictions:
             y_pred: Predicted labels; by default the class with the highest score.
             scores: ``(n, K)`` logits or probabilities, columns in class order; of two classes also ``(n,)``, the scores of the
                 second.
-            scores_kind: Kind of the scores. ``"auto"``: logits if a value lies outside [0, 1], otherwise probabilities.
+            scores_kind: Kind of the scores. ``"auto"``: logits if a value lies outside [0, 1] (± 0.001), otherwise probabilities.
             features: ``(n, d)`` inputs of the last layer.
             head: The last layer: its weight ``(K, d)``, a pair ``(weight, bias)``, or an object with both.
             margin_norms: Norms of the last layer's rows before MARC was folded into it, ``(K,)``.
