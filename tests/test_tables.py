@@ -312,6 +312,37 @@ def test_whole_numbers_are_positions_in_the_class_names(tmp_path: Path) -> None:
     assert not Predictions.from_arrays(TRUE, PRED, class_names=NAMES).notes
 
 
+def test_all_label_columns_are_read_alike(tmp_path: Path) -> None:
+    """A column without the highest label was read as positions, the other one as names: 0.25 where 0.75 is true."""
+    names, true, pred = ["1", "2", "3"], [1, 1, 2, 2], [1, 1, 2, 3]
+    expected = [[2, 0, 0], [0, 1, 1], [0, 0, 0]]
+    for found in (
+        Predictions.from_arrays(true, pred, class_names=names),
+        Predictions.from_arrays(true, list(map(str, pred)), class_names=names),
+        Predictions.read([write(tmp_path / "a.csv", {"label": true, "pred": pred})], class_names=names),
+        Predictions.read([write(tmp_path / "a.parquet", {"label": true, "pred": pred})], class_names=names),
+        Predictions.read([archive(tmp_path / "a.npz", y_true=true, y_pred=pred)], class_names=names),
+    ):
+        assert confusion(found) == expected
+    # Positions and names, told apart by how they are stored.
+    assert confusion(Predictions.from_arrays([0, 1, 2], ["1", "2", "3"], class_names=names)) == np.eye(3).tolist()
+    with pytest.raises(InputError, match=r"but 3 \(y_pred\) is no index and 0 \(y_true\) is no class name"):
+        Predictions.from_arrays([0, 1, 2], [1, 2, 3], class_names=names)
+
+
+def test_an_empty_text_is_no_label(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text('"y","pred"\n"a","a"\n"b","b"\n"","b"\n"b","a"\n', encoding="utf-8")
+    for rows in (False, True):
+        with pytest.raises(InputError, match="column 'y' has rows without a label"):
+            Predictions.read([file], rows=rows)
+    with pytest.raises(InputError, match="y_pred has rows without a label"):
+        Predictions.from_arrays(["a", "b", "b"], ["a", "b", " "])
+    with pytest.raises(InputError, match="array 'y_true' has rows without a label"):
+        Predictions.read([archive(tmp_path / "a.npz", y_true=["a", ""], y_pred=["a", "a"])])
+    assert Predictions.from_arrays(["a", ""], ["a", "a"], class_names=["a", ""]).classes == ("a", "")
+
+
 def test_whole_numbers_with_decimals_are_the_same_labels(tmp_path: Path) -> None:
     """pandas writes 3.0 where a column had missing values; "3" and "3.0" are then the same class."""
     decimals = [f"{k}.0" for k in PRED]
