@@ -25,6 +25,7 @@ from classgap.measure.statistics.slices import describe as describe_slices
 from classgap.measure.statistics.weighted import Weighted, weigh, with_values
 from classgap.measure.streaming import Streamed, stream
 from classgap.predictions import Columns, Confusion, Predictions
+from classgap.predictions.binary import decide
 from classgap.predictions.predictions import as_predictions
 
 _WEIGHTED_NOTE = (
@@ -111,7 +112,8 @@ def audit(
         sample_weight: Weight of each sample (or, with a file or table, the name of the column): accuracies are weighted, and
             intervals are those of the effective number of samples. Not with ``by``.
         threshold, positive: Of two classes with scores: ``positive`` (a class name; by default the second class) is predicted
-            where its probability is at least ``threshold`` (by default 0.5).
+            where its probability is at least ``threshold``. Without ``threshold``, predictions stay as they are; those from one
+            score per sample have a threshold of 0.5.
         confidence: Confidence level of the intervals.
         seed: Random seed.
         scores_kind: Kind of the scores. ``"auto"``: logits if a value lies outside [0, 1] (± 0.001), otherwise probabilities.
@@ -156,8 +158,7 @@ def audit(
                 "sample needs scores in CSV or Parquet files, or in a lazy table of polars, DuckDB or Dask, without sample "
                 "weights; leave it out, since these predictions are in memory"
             )
-    if threshold is not None or positive is not None:
-        found = found.at_threshold(0.5 if threshold is None else threshold, positive)
+    found = decide(found, threshold, positive)
     streamed = None if found.batches is None else stream(found, sample, seed)
     return _assemble(found if streamed is None else streamed.predictions, reference, options, streamed)
 

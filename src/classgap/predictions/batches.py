@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from classgap import checks
 from classgap.arrays import Ints
 from classgap.checks import InputError
-from classgap.predictions.binary import two_columns, two_names
+from classgap.predictions.binary import decide, two_columns, two_names
 from classgap.predictions.confusion import Confusion
 from classgap.predictions.labels import LabelCoder, resolve_classes
 from classgap.predictions.predictions import Predictions, ScoreKind
@@ -34,7 +34,7 @@ class Batches:
     Attributes:
         support: ``(K,)`` rows of each class.
         single: Whether the scores are one column, that of the second of two classes.
-        threshold, positive: Arguments of :meth:`Predictions.at_threshold`, applied to every batch.
+        threshold, positive: What the user gave (see :func:`decide`), applied to every batch.
         place: Name of the table in error messages.
     """
 
@@ -108,12 +108,11 @@ class Batches:
             features=score_matrix(rows, found.features) if found.features else None,
             columns=columns,
             positive=1 if self.single else None,
+            one_score=self.single,
             threshold=0.5 if self.single and found.pred is None else None,
             row_numbers=np.arange(start, start + len(rows)),
         )
-        if self.threshold is None:
-            return batch
-        return batch.at_threshold(self.threshold, self.positive)
+        return decide(batch, self.threshold, self.positive)
 
 
 class KindChanged(Exception):
@@ -165,10 +164,10 @@ def open_batches(table: Table, class_names: Sequence[str] | None, train_counts: 
     labels = [label_values(groups[name], name, counts) for name in columns]
     if found.spelled is not None and names is not None and set(found.spelled) == set(names):
         table = replace(table, columns=replace(found, scores=in_order_of(names, found, labels)))
+    distinct = [(f"column {name!r}", np.unique(values)) for name, values in zip(columns, labels, strict=True)]
     notes: tuple[str, ...] = ()
     if single:
-        names, notes = two_names(labels, names, f"column {found.scores[0]!r}")
-    distinct = [(f"column {name!r}", np.unique(values)) for name, values in zip(columns, labels, strict=True)]
+        names, notes = two_names(distinct, names, f"column {found.scores[0]!r}")
     classes, coders, more = resolve_classes(
         distinct, names=names, width=width, option=table.names_option, numbered=found.numbered
     )
@@ -203,12 +202,3 @@ def _parts(native: Any, size: int) -> Iterator[Any]:
     rows = nw.from_native(native, eager_only=True)
     for start in range(0, len(rows), size):
         yield rows[start : start + size]
-
-
-def with_threshold(batches: Batches, threshold: float, positive: str | None) -> Batches:
-    """The batches with another threshold; see :meth:`Predictions.at_threshold`."""
-    if len(batches.classes) != 2:
-        raise InputError(f"threshold and positive need the scores of two classes, got {len(batches.classes)} classes")
-    if positive is not None and positive not in batches.classes:
-        raise InputError(checks.did_you_mean(positive, batches.classes, what="class for positive"))
-    return replace(batches, threshold=checks.number("threshold", threshold, low=0, high=1), positive=positive)
