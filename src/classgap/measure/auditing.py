@@ -13,7 +13,7 @@ from classgap import checks
 from classgap.arrays import Float64s, Ints
 from classgap.measure import diagnosing
 from classgap.measure.audit_report import AuditReport, Estimate, Homogeneity, looks_like_a_regression
-from classgap.measure.render.plain import p_value, percent, structured
+from classgap.measure.render.plain import confidence_level, p_value, percent, structured
 from classgap.measure.statistics import groups
 from classgap.measure.statistics.estimating import Estimates, estimate_metrics, estimates
 from classgap.measure.statistics.groups import FREQUENCIES, THIRDS, Remainder
@@ -324,12 +324,12 @@ def _verdict(metrics: Mapping[str, Estimate], test: Homogeneity, confidence: flo
         return (
             f"The gap is real ({chance}): the observed gap between the best and the worst class is {percent(gap.value)}; "
             f"without sampling noise it is about {percent(true_gap.value)} "
-            f"({confidence:.0%} interval {percent(true_gap.low)} to {percent(true_gap.high)})."
+            f"({confidence_level(confidence)} interval {percent(true_gap.low)} to {percent(true_gap.high)})."
         )
     return (
         f"The gap may be sampling noise ({chance}): classes of equal accuracy would often show the observed gap of "
         f"{percent(gap.value)}. A true gap from {percent(true_gap.low)} to {percent(true_gap.high)} is compatible with these "
-        f"samples ({confidence:.0%} interval)."
+        f"samples ({confidence_level(confidence)} interval)."
     )
 
 

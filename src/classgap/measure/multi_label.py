@@ -13,7 +13,7 @@ from classgap.arrays import divide
 from classgap.measure.audit_report import Estimate, Homogeneity
 from classgap.measure.diagnostics.ranking import auc_interval, average_precision, roc_area
 from classgap.measure.multi_label_report import MultiLabelReport
-from classgap.measure.render.plain import p_value, percent, structured
+from classgap.measure.render.plain import confidence_level, p_value, percent, structured
 from classgap.measure.statistics.estimating import estimate_metrics
 from classgap.measure.statistics.f1 import LabelCounts, mean_f1
 from classgap.measure.statistics.intervals import wilson
@@ -178,8 +178,8 @@ def _sentence(name: str, side: Side, confidence: float) -> str:
     gap, true_gap = metrics["gap"], metrics["gap_corrected"]
     return (
         f"the observed gap in {name} is {percent(gap.value)}, the lowest {name} {percent(metrics['worst'].value)}; without "
-        f"sampling noise the gap is {percent(true_gap.low)} to {percent(true_gap.high)} ({confidence:.0%} interval, "
-        f"{p_value(test.p_value)})"
+        f"sampling noise the gap is {percent(true_gap.low)} to {percent(true_gap.high)} ({confidence_level(confidence)} "
+        f"interval, {p_value(test.p_value)})"
     )
 
 
