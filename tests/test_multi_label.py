@@ -358,3 +358,9 @@ def test_a_rounding_error_does_not_make_logits_of_probabilities():
     np.testing.assert_array_equal(found.y_pred, scores >= 0.5)
     method = LabelThresholds().fit(SCORES, TRUE)
     np.testing.assert_array_equal(method.predict(scores)[1:], method.predict(SCORES)[1:])
+
+
+def test_ids_in_files_are_text(tmp_path):
+    file = tmp_path / "a.csv"
+    file.write_text("id,true_a,true_b,prob_a,prob_b\n01,1,0,.5,.6\n1,0,1,.4,.3\n", encoding="utf-8")
+    assert MultiLabelPredictions.read(file, Columns(id="id")).ids.tolist() == ["01", "1"]
