@@ -295,6 +295,24 @@ def as_numpy(value: Any, name: str = "the argument") -> NDArray[Any]:
         raise InputError(f"{name} must be an array, or lists of equal lengths ({error})") from None
 
 
+def is_missing(value: Any) -> bool:
+    """Whether ``value`` is None, nan, or a missing value of pandas."""
+    try:
+        return value is None or bool(value != value)  # nan differs from itself, and so does NaT
+    except TypeError:  # whether NA differs from itself is neither true nor false
+        return True
+    except ValueError:  # an array
+        return False
+
+
+def as_text(title: str, value: Any) -> str:
+    """``value`` as text; bytes must be UTF-8. ``title`` is what holds it."""
+    try:
+        return value.decode() if isinstance(value, bytes) else str(value)
+    except UnicodeDecodeError:
+        raise InputError(f"{title} holds text that is not UTF-8 (e.g. {value[:40]!r}); convert it to UTF-8") from None
+
+
 def label_vector(name: str, value: Any) -> NDArray[Any]:
     """``value`` as a non-empty vector of labels of one sort (numbers, text or booleans), none missing."""
     import numpy as np
@@ -322,7 +340,7 @@ def _from_objects(name: str, labels: NDArray[Any]) -> NDArray[Any]:
     for row, label in enumerate(labels):
         if isinstance(label, Sized) and not isinstance(label, (str, bytes)):
             raise InputError(f"{name} must hold one label per row, got {label!r:.80} in row {row}")
-        if label is None or label != label:  # nan differs from itself, and so do pandas' missing values
+        if is_missing(label):
             raise InputError(f"{name} has missing labels (row {row}); drop or label them")
     if all(isinstance(label, str) for label in labels):
         return labels.astype(str)

@@ -94,7 +94,7 @@ def _given_columns(
             raise InputError(
                 f"{title} must have one entry per sample like y_true, {num_samples}, got shape {column.shape}"
             )
-        columns[name] = plain_column(column)
+        columns[name] = plain_column(column, title)
     return columns
 
 
@@ -118,11 +118,11 @@ def _with_weights(columns: Mapping[str, NDArray[Any]], num_samples: int) -> Mapp
     return {**columns, "sample_weight": weight}
 
 
-def plain_column(values: NDArray[Any]) -> NDArray[Any]:
+def plain_column(values: NDArray[Any], title: str = "the column of sample ids") -> NDArray[Any]:
     """A per-sample column as numbers, or as text where it holds anything else; a missing value becomes an empty text."""
     if values.dtype.kind in "biufU":
         return values
-    texts = ["" if v is None or v != v else v.decode() if isinstance(v, bytes) else str(v) for v in values.tolist()]
+    texts = ["" if checks.is_missing(value) else checks.as_text(title, value) for value in values.tolist()]
     return np.array(texts, dtype=object)
 
 

@@ -44,8 +44,8 @@ def two_columns(scores: NDArray[Any], kind: str, title: str) -> NDArray[Any]:
         )
     if kind == "logits" or not inside:
         return np.column_stack([np.zeros_like(values), values])
-    values = checks.clipped(values)
-    return np.column_stack([1 - values, values])
+    inner = checks.clipped(values)
+    return np.column_stack([1 - inner, inner])
 
 
 def two_names(

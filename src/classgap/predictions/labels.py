@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap.checks import InputError, printable
+from classgap.checks import InputError, as_text, printable
 
 MAX_CLASSES = 65_536
 # Integer labels within this range are looked up in a table; others by binary search, which is several times slower.
@@ -174,11 +174,7 @@ def _canonical(title: str, values: NDArray[Any], names: Sequence[str]) -> list[A
 
 def _text(title: str, label: Any) -> str:
     """A label as text, without the apostrophe that keeps a spreadsheet from running it as a formula (see ``export``)."""
-    try:
-        text = label.decode() if isinstance(label, bytes) else str(label)
-    except UnicodeDecodeError:
-        raise InputError(f"{title} holds text that is not UTF-8 (e.g. {label[:40]!r}); convert it to UTF-8") from None
-    return _FORMULA_AS_TEXT.sub("", text, count=1)
+    return _FORMULA_AS_TEXT.sub("", as_text(title, label), count=1)
 
 
 def _is_whole(text: str) -> bool:
@@ -220,9 +216,8 @@ def distinct_labels(distinct: Sequence[tuple[str, NDArray[Any]]]) -> list[str]:
 
 
 def _in_order(labels: set[L]) -> list[L]:
-    """Labels in numeric order if all are numbers, otherwise in alphabetic order."""
-    texts = [label for label in labels if isinstance(label, str)]
-    if texts and all(map(_FRACTION.fullmatch, texts)):
+    """Labels in numeric order if all are numbers, also as text, otherwise in alphabetic order."""
+    if all(isinstance(label, str) and _FRACTION.fullmatch(label) for label in labels):
         return sorted(labels, key=lambda label: (float(label), str(label)))
     return sorted(labels)
 
@@ -334,10 +329,9 @@ def _reading_of_some(columns: Sequence[_Numbers], text: bool, names: Mapping[str
         unknown = [n for n in column.labels if not 0 <= n < len(names) and str(n) not in names]
         wanted = "there are {} class names, so a number must be an index from 0 to {} or a class name"
         _check_indices([(column.title, np.array(unknown))], [unknown], len(names), wanted, option)
-    (place, label), (other, unnamed) = (
-        next((column.title, n) for column in alike for n in column.labels if unfit(n))
-        for unfit in (lambda n: not 0 <= n < len(names), lambda n: str(n) not in names)
-    )
+    found = [(column.title, n) for column in alike for n in column.labels]
+    place, label = next((title, n) for title, n in found if not 0 <= n < len(names))
+    other, unnamed = next((title, n) for title, n in found if str(n) not in names)
     raise InputError(
         f"numbers must be class names or indices from 0 to {len(names) - 1} in all label columns, but {label} ({place}) is no "
         f"index and {unnamed} ({other}) is no class name; use one of the two throughout"
