@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from classgap import Predictions, audit
+from classgap import Columns, Predictions, audit
 from classgap.checks import InputError
 from classgap.cli import main
 from classgap.measure.diagnostics.ranking import auc_interval, average_precision, roc_area
@@ -25,8 +25,6 @@ def test_one_score_column_is_that_of_the_second_class(tmp_path):
     pl.DataFrame({"label": names, "p": PROB}).write_parquet(tmp_path / "b.parquet")
     np.savez(tmp_path / "c.npz", y_true=Y, scores=LOGIT)
     wanted = (PROB >= 0.5).astype(int).tolist()
-    from classgap import Columns
-
     for found in (
         Predictions.read(tmp_path / "a.csv"),
         Predictions.read(tmp_path / "a.csv", Columns(scores="prob")),
@@ -159,3 +157,74 @@ def test_area_of_one_keeps_an_interval():
     low, high = auc_interval(np.array([1.0]), np.array([0.0]), np.array([30]), np.array([30]), 0.95)
     assert 0.8 < low[0] < 0.99
     assert high[0] == 1
+
+
+@pytest.mark.parametrize("value", [1.0000000000000002, 1.0000001, -1e-9, -0.0009])
+def test_a_rounding_error_does_not_make_logits_of_probabilities(value):
+    scores, labels = np.array([0.1, 0.9, 0.2, 0.8] * 10), np.array([0, 1] * 20)
+    scores[int(value > 0)] = value
+    found = Predictions.from_arrays(labels, scores=scores)
+    assert found.scores_kind == "probabilities"
+    assert 0 <= found.scores.min() <= found.scores.max() <= 1
+    lazy = pl.LazyFrame({"label": labels, "prob": scores})
+    assert audit(labels, scores=scores).overall.value == audit(lazy, sample=100).overall.value == 1
+    columns = np.column_stack([1 - scores, scores])
+    assert Predictions.from_arrays(labels, scores=columns).scores_kind == "probabilities"
+    assert Predictions.from_arrays(labels, scores=columns).scores.max() <= 1
+    assert Predictions.from_arrays(labels, scores=columns / 2).scores_kind == "logits"  # rows do not sum to 1
+    assert Predictions.from_arrays(labels, scores=np.append(scores[1:], 1.01)).scores_kind == "logits"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "classes"),
+    [
+        (2, 10, ("2", "10")),
+        (1.0, 2.0, ("1", "2")),
+        (-1.0, 1.0, ("-1", "1")),
+        ("2.0", "10.0", ("2.0", "10.0")),
+        (b"a", b"b", ("a", "b")),
+        (False, True, ("False", "True")),
+    ],
+)
+def test_the_second_label_in_numeric_order_is_positive(low, high, classes):
+    labels = np.where(Y, high, low)
+    found = Predictions.from_arrays(labels, scores=PROB)
+    assert found.classes == classes
+    assert found.y_pred.tolist() == (PROB >= 0.5).astype(int).tolist()
+    assert audit(labels, np.full(len(Y), low), scores=PROB).overall.value == pytest.approx(1 - Y.mean())
+    if not isinstance(low, bytes):
+        assert audit(pl.LazyFrame({"label": labels, "prob": PROB}), sample=100).classes == classes
+
+
+@pytest.mark.parametrize("batches", [False, True])
+def test_notes_and_predictions_follow_threshold_and_positive(batches):
+    names = np.array(["ben", "mal"])
+    given = np.where(RNG.random(400) < 0.1, 1 - Y, Y)
+    table = pl.DataFrame({"label": names[Y], "pred": names[given], "prob": PROB})
+
+    def report(**options):
+        if batches:
+            return audit(table.lazy(), columns=Columns(scores="prob"), sample=1000, **options)
+        return audit(table, columns=Columns(scores="prob"), **options)
+
+    own, taken, used = (given == Y).mean(), "taken as the score of class", "accuracies use y_pred"
+    for options, accuracy, notes in (
+        ({}, own, {taken, used}),
+        ({"threshold": 0.3}, ((PROB >= 0.3) == Y).mean(), {taken}),
+        ({"positive": "mal"}, own, {used}),
+        ({"positive": "ben"}, own, {used}),
+        ({"positive": "mal", "threshold": 0.5}, ((PROB >= 0.5) == Y).mean(), set()),
+    ):
+        found = report(**options)
+        assert found.overall.value == pytest.approx(accuracy)
+        assert {part for part in (taken, used) if any(part in note for note in found.notes)} == notes
+        assert found.threshold.positive == options.get("positive", "mal")
+        np.testing.assert_equal(found.threshold.used, options.get("threshold", np.nan))
+
+
+def test_the_table_of_thresholds_is_that_of_the_positive_class():
+    columns, names = np.column_stack([1 - PROB, PROB]), ["benign", "malignant"]
+    report = audit(Y, scores=columns, class_names=names, threshold=0.9, positive="benign")
+    row = report.threshold.table[report.threshold.table["mark"] == "used here"][0]
+    assert report.threshold.positive == "benign"
+    assert row["overall"] == pytest.approx(report.overall.value)

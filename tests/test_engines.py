@@ -153,6 +153,8 @@ def test_missing_labels_and_empty_tables(engine: Engine) -> None:
     holes = pl.DataFrame({"y_true": ["a", None, "b", None], "y_pred": ["a", "b", "b", "b"]})
     with pytest.raises(InputError, match="column 'y_true' has 2 rows without a label"):
         audit(engine(holes))
+    with pytest.raises(InputError, match="column 'y_true' has rows without a label"):
+        audit(engine(holes.fill_null("")))
     with pytest.raises(InputError, match="at least one row, got none"):
         audit(engine(holes.drop_nulls().clear()))
     with pytest.raises(InputError, match="name it with --true or Columns"):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from classgap import Predictions, audit, compare
+from classgap import Predictions, audit, audit_labels, compare
 from classgap.measure.render import html
 from classgap.predictions.labels import printable
 from reports import HOSTILE, comparison, full_report, label_report
@@ -207,3 +207,15 @@ def test_docs_describe_every_key_and_column() -> None:
     trees = report.to_dict(), comparison().to_dict()
     keys = {key for tree in trees for key in (*tree, *tree["metrics"], *tree["per_class"][0], *tree["groups"])}
     assert keys - described == set()
+
+
+@pytest.mark.parametrize(("confidence", "shown"), [(0.975, "97.5%"), (0.999, "99.9%"), (0.58, "58%")])
+def test_confidence_levels_are_not_rounded(confidence: float, shown: str, tmp_path: Path) -> None:
+    y = np.arange(3).repeat(20)
+    other = np.roll(y, 3)
+    report = audit(y, other, confidence=confidence)
+    changes = compare(Predictions.from_arrays(y, other), Predictions.from_arrays(y, y), confidence=confidence)
+    labels = audit_labels(np.eye(3)[y], np.eye(3)[other], confidence=confidence)
+    page = report.to_html(tmp_path / "a.html").read_text(encoding="utf-8")
+    for text in (report.to_markdown(), changes.to_markdown(), labels.to_markdown(), report._repr_html_(), page):
+        assert shown in text

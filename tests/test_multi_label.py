@@ -347,3 +347,20 @@ def test_pages_hold_every_label(tmp_path: Path) -> None:
     assert "Labels that improved or got worse" in other
     assert "| label |" in report.to_markdown()
     assert "<table" in report._repr_html_()
+
+
+def test_a_rounding_error_does_not_make_logits_of_probabilities():
+    scores = SCORES.copy()
+    scores[0, :2] = 1.0000001, -1e-9
+    found = MultiLabelPredictions.from_arrays(TRUE, scores=scores)
+    assert found.scores_kind == "probabilities"
+    assert 0 <= found.scores.min() <= found.scores.max() <= 1
+    np.testing.assert_array_equal(found.y_pred, scores >= 0.5)
+    method = LabelThresholds().fit(SCORES, TRUE)
+    np.testing.assert_array_equal(method.predict(scores)[1:], method.predict(SCORES)[1:])
+
+
+def test_ids_in_files_are_text(tmp_path):
+    file = tmp_path / "a.csv"
+    file.write_text("id,true_a,true_b,prob_a,prob_b\n01,1,0,.5,.6\n1,0,1,.4,.3\n", encoding="utf-8")
+    assert MultiLabelPredictions.read(file, Columns(id="id")).ids.tolist() == ["01", "1"]

@@ -169,3 +169,16 @@ def test_command_line(tmp_path: Path) -> None:
     assert (tmp_path / "report" / "mistakes.csv").exists()
     text = call("audit", tmp_path / "rows.parquet", "--sample", "500").out
     assert "stratified by class" in " ".join(text.split())
+
+
+def test_one_score_column_is_counted_by_its_kind() -> None:
+    labels = TRUE % 2
+    labels[-1] = 1
+    probability = 0.8 * labels + 0.1
+    late = np.where(np.arange(ROWS) < 1000, probability, np.log(probability / (1 - probability)))
+    for values in (probability, np.append(probability[:-1], 1.0000001), np.log(probability / (1 - probability)), late):
+        table = pl.DataFrame({"label": labels, "prob": values})
+        expected = Predictions.from_frame(table).confusion.counts
+        found = Predictions.from_frame(table.lazy(), batches=True)
+        np.testing.assert_array_equal(found.confusion.counts, expected)
+        np.testing.assert_array_equal(audit(table.lazy(), sample=500).confusion.counts, expected)

@@ -176,6 +176,25 @@ def test_semicolons_and_late_names(tmp_path: Path) -> None:
     assert Predictions.read([file]).classes == ("1", "owl")
 
 
+def test_late_decimals_are_numbers(tmp_path: Path) -> None:
+    """Columns that are whole numbers in the first 10 000 rows were read as whole numbers."""
+    file = tmp_path / "a.csv"
+    file.write_text("label,prob,w\n" + "0,0,1\n" * 10_001 + "1,0.75,0.5\n", encoding="utf-8")
+    found = Predictions.read([file], Columns(sample_weight="w"))
+    assert found.scores[-1].tolist() == [0.25, 0.75]
+    assert found.sample_weight[-1] == 0.5
+    assert Predictions.read([file], Columns(scores="prob")).y_pred[-1] == 1
+    file.write_text("label,pred,n\n" + "0,0,1\n" * 10_001 + "1,1,0.5\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"column 'n' of .* must hold whole numbers, got '0.5'"):
+        Predictions.read([file])
+
+
+def test_separators_in_quotes_do_not_count(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text('label;pred;"a,b,c,d"\n1;1;x\n2;2;y\n', encoding="utf-8")
+    assert Predictions.read([file]).classes == ("1", "2")
+
+
 def test_names_files(tmp_path: Path) -> None:
     for name, text in (
         ("a.txt", "ant\nbee\ncat\n"), ("a.json", '["ant","bee","cat"]'), ("b.json", '{"1":"bee","0":"ant","2":"cat"}'),
@@ -312,6 +331,37 @@ def test_whole_numbers_are_positions_in_the_class_names(tmp_path: Path) -> None:
     assert not Predictions.from_arrays(TRUE, PRED, class_names=NAMES).notes
 
 
+def test_all_label_columns_are_read_alike(tmp_path: Path) -> None:
+    """A column without the highest label was read as positions, the other one as names: 0.25 where 0.75 is true."""
+    names, true, pred = ["1", "2", "3"], [1, 1, 2, 2], [1, 1, 2, 3]
+    expected = [[2, 0, 0], [0, 1, 1], [0, 0, 0]]
+    for found in (
+        Predictions.from_arrays(true, pred, class_names=names),
+        Predictions.from_arrays(true, list(map(str, pred)), class_names=names),
+        Predictions.read([write(tmp_path / "a.csv", {"label": true, "pred": pred})], class_names=names),
+        Predictions.read([write(tmp_path / "a.parquet", {"label": true, "pred": pred})], class_names=names),
+        Predictions.read([archive(tmp_path / "a.npz", y_true=true, y_pred=pred)], class_names=names),
+    ):
+        assert confusion(found) == expected
+    # Positions and names, told apart by how they are stored.
+    assert confusion(Predictions.from_arrays([0, 1, 2], ["1", "2", "3"], class_names=names)) == np.eye(3).tolist()
+    with pytest.raises(InputError, match=r"but 3 \(y_pred\) is no index and 0 \(y_true\) is no class name"):
+        Predictions.from_arrays([0, 1, 2], [1, 2, 3], class_names=names)
+
+
+def test_an_empty_text_is_no_label(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text('"y","pred"\n"a","a"\n"b","b"\n"","b"\n"b","a"\n', encoding="utf-8")
+    for rows in (False, True):
+        with pytest.raises(InputError, match="column 'y' has rows without a label"):
+            Predictions.read([file], rows=rows)
+    with pytest.raises(InputError, match="y_pred has rows without a label"):
+        Predictions.from_arrays(["a", "b", "b"], ["a", "b", " "])
+    with pytest.raises(InputError, match="array 'y_true' has rows without a label"):
+        Predictions.read([archive(tmp_path / "a.npz", y_true=["a", ""], y_pred=["a", "a"])])
+    assert Predictions.from_arrays(["a", ""], ["a", "a"], class_names=["a", ""]).classes == ("a", "")
+
+
 def test_whole_numbers_with_decimals_are_the_same_labels(tmp_path: Path) -> None:
     """pandas writes 3.0 where a column had missing values; "3" and "3.0" are then the same class."""
     decimals = [f"{k}.0" for k in PRED]
@@ -427,6 +477,20 @@ def test_what_is_known_of_a_sample_is_a_column(tmp_path: Path) -> None:
     assert report.samples is not None
     assert report.samples.texts is not None
     assert report.samples.texts.tolist() == known
+
+
+def test_columns_of_samples_with_missing_values_or_other_encodings(tmp_path: Path) -> None:
+    pd = pytest.importorskip("pandas")
+    texts = pd.Series(["x", None, "z"], dtype="string")
+    found = Predictions.from_arrays([0, 1, 1], [0, 1, 1], texts=texts, paths=texts, by={"site": texts})
+    for column in (found.texts, found.paths, found.by["site"]):
+        assert column.tolist() == ["x", "", "z"]
+    with pytest.raises(InputError, match=r"y_true has missing labels \(row 1\)"):
+        Predictions.from_arrays(pd.array([True, None, False], dtype="boolean"), [True, True, False])
+    file = archive(tmp_path / "a.npz", y_true=[0, 1], y_pred=[0, 1], name=np.array([b"\xff0", b"\xff1"]))
+    for columns in (Columns(id="name"), Columns(by=("name",))):
+        with pytest.raises(InputError, match=r"array 'name' holds text that is not UTF-8 \(e.g. b'.xff0'\)"):
+            Predictions.read([file], columns)
 
 
 def test_unusable_columns_of_samples(tmp_path: Path) -> None:

@@ -79,6 +79,16 @@ def test_methods_take_probabilities_as_their_logarithms(method: posthoc.PostHocM
         method.transform(p)
 
 
+@pytest.mark.parametrize("noise", [1e-7, 2e-3])
+def test_rounded_probabilities_are_still_probabilities(noise: float, task: Task) -> None:
+    probabilities = softmax(task.scores, axis=1)
+    rounded = np.minimum(probabilities * (1 + noise), 1)
+    rounded[0] = 1.0000001, -1e-9, 0, 0, 0
+    method = posthoc.LogitAdjustment().fit(probabilities, task.y)
+    assert method.scores_kind_ == "probabilities"
+    np.testing.assert_array_equal(method.predict(rounded)[1:], method.predict(probabilities)[1:])
+
+
 def test_one_row_of_logits_that_looks_like_probabilities_is_corrected(task: Task) -> None:
     method = posthoc.MARC().fit(task.scores, task.y)
     row = np.array([[0.5, 0.25, 0.25, 0.0, 0.0]])

@@ -29,6 +29,10 @@ LARGEST_VALUE = 1e100
 """Limit of scores and weights: beyond it, sums of squares and of products are no numbers."""
 LARGEST_FEATURE = 1e15
 """Limit of features: squares of larger ones are no numbers in single precision."""
+ROUNDING = 1e-3
+"""How far probabilities may lie outside [0, 1]: rounding errors, also of half precision."""
+ROUNDING_OF_SUMS = 1e-2
+"""How far the sum of the probabilities of a sample may differ from 1."""
 LARGEST_SEED = 2**32 - 1
 """The largest seed of training: that of NumPy's older generator."""
 
@@ -207,22 +211,52 @@ def class_indices(name: str, value: Any, num_classes: int, *, rows: int) -> NDAr
     return labels.astype(np.int64, copy=False)
 
 
-def probabilities(name: str, matrix: NDArray[np.floating[Any]], *, tolerance: float = 1e-2) -> None:
-    """Refuse rows that are not probabilities; ``tolerance`` allows for half precision."""
+def in_unit_range(values: NDArray[np.floating[Any]]) -> bool:
+    """Whether all values lie in [0, 1], apart from rounding errors."""
+    return bool(values.min() >= -ROUNDING and values.max() <= 1 + ROUNDING)
+
+
+def clipped(values: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
+    """Values with rounding errors outside [0, 1] as values in [0, 1]; not copied if there are none."""
+    return values if values.min() >= 0 and values.max() <= 1 else values.clip(0, 1)
+
+
+def are_logits(matrix: NDArray[np.floating[Any]]) -> bool:
+    """Whether ``(n, K)`` scores have a value outside [0, 1] that is not a rounding error of probabilities.
+
+    Example:
+        >>> import numpy as np
+        >>> are_logits(np.array([[1.0000001, -1e-9]])), are_logits(np.array([[0.3, -1e-9]]))
+        (False, True)
+    """
+    if matrix.min() >= 0 and matrix.max() <= 1:
+        return False
+    return not in_unit_range(matrix) or bool(_errors_of_sums(matrix).max() > ROUNDING_OF_SUMS)
+
+
+def _errors_of_sums(matrix: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
     import numpy as np
 
-    if matrix.min() < 0 or matrix.max() > 1 + tolerance:
+    return np.asarray(np.abs(matrix.sum(axis=1, dtype=np.float64) - 1))
+
+
+def probabilities(name: str, matrix: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
+    """The matrix without rounding errors outside [0, 1]; refuses rows that are not probabilities."""
+    import numpy as np
+
+    if not in_unit_range(matrix):
         raise InputError(
             f"{name} must be probabilities in [0, 1], got values from {matrix.min():g} to {matrix.max():g}; "
             "pass logits as logits, or apply softmax first"
         )
-    error = np.abs(matrix.sum(axis=1, dtype=np.float64) - 1)
-    if error.max() > tolerance:
+    error = _errors_of_sums(matrix)
+    if error.max() > ROUNDING_OF_SUMS:
         row = int(error.argmax())
         raise InputError(
             f"{name} must have rows that sum to 1, but row {row} sums to {matrix[row].sum(dtype=np.float64):g}; "
             "pass logits as logits, or apply softmax first"
         )
+    return clipped(matrix)
 
 
 def fraction(name: str, value: float) -> float:
@@ -261,6 +295,24 @@ def as_numpy(value: Any, name: str = "the argument") -> NDArray[Any]:
         raise InputError(f"{name} must be an array, or lists of equal lengths ({error})") from None
 
 
+def is_missing(value: Any) -> bool:
+    """Whether ``value`` is None, nan, or a missing value of pandas."""
+    try:
+        return value is None or bool(value != value)  # nan differs from itself, and so does NaT
+    except TypeError:  # whether NA differs from itself is neither true nor false
+        return True
+    except ValueError:  # an array
+        return False
+
+
+def as_text(title: str, value: Any) -> str:
+    """``value`` as text; bytes must be UTF-8. ``title`` is what holds it."""
+    try:
+        return value.decode() if isinstance(value, bytes) else str(value)
+    except UnicodeDecodeError:
+        raise InputError(f"{title} holds text that is not UTF-8 (e.g. {value[:40]!r}); convert it to UTF-8") from None
+
+
 def label_vector(name: str, value: Any) -> NDArray[Any]:
     """``value`` as a non-empty vector of labels of one sort (numbers, text or booleans), none missing."""
     import numpy as np
@@ -288,7 +340,7 @@ def _from_objects(name: str, labels: NDArray[Any]) -> NDArray[Any]:
     for row, label in enumerate(labels):
         if isinstance(label, Sized) and not isinstance(label, (str, bytes)):
             raise InputError(f"{name} must hold one label per row, got {label!r:.80} in row {row}")
-        if label is None or label != label:  # nan differs from itself, and so do pandas' missing values
+        if is_missing(label):
             raise InputError(f"{name} has missing labels (row {row}); drop or label them")
     if all(isinstance(label, str) for label in labels):
         return labels.astype(str)

@@ -90,6 +90,7 @@ def audit(
     from classgap import audit as audit_predictions
     from classgap.cli.output import check_output, finish, working
     from classgap.predictions import read_names, read_train_counts
+    from classgap.predictions.binary import decide
     from classgap.predictions.databases import read_query
 
     check_output(out, fail_if, mislabelled_below)
@@ -111,8 +112,7 @@ def audit(
     read = batched if sql is None else partial(read_query, sql=sql)
     with working("reading predictions"):
         found = read(parts, columns, **known)
-    if threshold is not None or positive is not None:
-        found = found.at_threshold(0.5 if threshold is None else threshold, positive)
+    found = decide(found, threshold, positive)
     with working("measuring"):
         baseline = None
         if reference is not None:

@@ -119,9 +119,10 @@ def print_labels(report: MultiLabelReport, out: Console) -> None:
     from rich.text import Text
 
     from classgap.cli.output import plain_table
+    from classgap.measure.render.plain import confidence_level
 
     out.print(Text(report.verdict, style="bold"))
-    level = f"{report.confidence:.0%}"
+    level = confidence_level(report.confidence)
     out.print(f"{report.num_samples:,} samples, {report.num_labels:,} labels, {level} intervals\n")
     out.print(plain_table(("", "value", "interval"), report.headline_rows()))
     heads = ("label", "samples", "predicted", "F1", "interval", "recall", "interval", "precision", "interval")

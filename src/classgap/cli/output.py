@@ -77,8 +77,11 @@ def print_audit(report: AuditReport, out: Console) -> None:
     """Print the verdict, the main numbers, the groups, the worst classes and their causes."""
     from rich.text import Text
 
+    from classgap.measure.render.plain import confidence_level
+
+    level = confidence_level(report.confidence)
     out.print(Text(report.verdict, style="bold"))
-    out.print(f"{report.num_samples:,} samples, {report.num_classes:,} classes, {report.confidence:.0%} intervals\n")
+    out.print(f"{report.num_samples:,} samples, {report.num_classes:,} classes, {level} intervals\n")
     out.print(_headline_table(report))
     out.print(_group_table(report))
     out.print(_worst_table(report))
@@ -101,14 +104,14 @@ def print_comparison(comparison: Comparison, out: Console) -> None:
     from rich.text import Text
 
     from classgap.measure.audit_report import HEADLINES
-    from classgap.measure.render.plain import deviation, percent, points
+    from classgap.measure.render.plain import confidence_level, deviation, percent, points
     from classgap.measure.statistics.metrics import label
 
     out.print(Text(comparison.verdict.sentence, style="bold"))
     seeds = f", {len(comparison.before)} runs before, {len(comparison.after)} after" if comparison.several_runs else ""
     out.print(f"{comparison.num_samples:,} samples, {comparison.num_classes:,} classes{seeds}\n")
     stds = ("std over runs before", "after") if comparison.several_runs else ()
-    table = _table("", "before", "after", "change", f"{comparison.confidence:.0%} interval", *stds)
+    table = _table("", "before", "after", "change", f"{confidence_level(comparison.confidence)} interval", *stds)
     rows = [(label(name), comparison.metrics[name]) for name in HEADLINES]
     rows += [(f"{group} ({ranking} ranking)", change) for ranking in ("reference", "cross")
              for group, change in comparison.groups.get(ranking, {}).items()]  # fmt: skip
@@ -302,9 +305,11 @@ def _print_sections(report: AuditReport, out: Console) -> None:
 def _changed_table(title: str, records: Any, confidence: float) -> Table:
     from rich.text import Text
 
-    from classgap.measure.render.plain import percent, points
+    from classgap.measure.render.plain import confidence_level, percent, points
 
-    table = _table("class", "samples", "before", "after", "change", f"{confidence:.0%} interval", "q", title=title)
+    table = _table(
+        "class", "samples", "before", "after", "change", f"{confidence_level(confidence)} interval", "q", title=title
+    )
     for row in records[:_WORST_SHOWN]:
         interval = f"{points(row['low'])} … {points(row['high'])}"
         table.add_row(Text(str(row["name"])), f"{row['support']:,}", percent(row["before"]), percent(row["after"]),

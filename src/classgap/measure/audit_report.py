@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from classgap.measure.render import notebook
 from classgap.measure.render.plain import (
     columns_frame,
+    confidence_level,
     escape,
     html_module,
     json_ready,
@@ -306,7 +307,7 @@ class AuditReport:
 
     def to_markdown(self, *, classes: int = 10) -> str:
         """The report as Markdown: verdict, main numbers, hardest classes, confusions, causes, notes."""
-        level = f"{self.confidence:.0%}"
+        level = confidence_level(self.confidence)
         headline = [
             (label(name), percent(estimate.value), f"{percent(estimate.low)} – {percent(estimate.high)}")
             for name, estimate in self.metrics.items()
@@ -378,7 +379,7 @@ class AuditReport:
             (str(r["name"]), str(r["support"]), percent(r["accuracy"]), f"{percent(r['low'])} – {percent(r['high'])}")
             for r in hardest
         ]
-        return markdown_table(("class", "samples", "accuracy", f"{self.confidence:.0%} interval"), rows)
+        return markdown_table(("class", "samples", "accuracy", f"{confidence_level(self.confidence)} interval"), rows)
 
     def to_pandas(self) -> pd.DataFrame:
         """The classes as a data frame with one row per class, indexed by name."""

@@ -13,7 +13,7 @@ from classgap import checks
 from classgap.arrays import Float64s, Ints
 from classgap.measure import diagnosing
 from classgap.measure.audit_report import AuditReport, Estimate, Homogeneity, looks_like_a_regression
-from classgap.measure.render.plain import p_value, percent, structured
+from classgap.measure.render.plain import confidence_level, p_value, percent, structured
 from classgap.measure.statistics import groups
 from classgap.measure.statistics.estimating import Estimates, estimate_metrics, estimates
 from classgap.measure.statistics.groups import FREQUENCIES, THIRDS, Remainder
@@ -25,6 +25,7 @@ from classgap.measure.statistics.slices import describe as describe_slices
 from classgap.measure.statistics.weighted import Weighted, weigh, with_values
 from classgap.measure.streaming import Streamed, stream
 from classgap.predictions import Columns, Confusion, Predictions
+from classgap.predictions.binary import decide
 from classgap.predictions.predictions import as_predictions
 
 _WEIGHTED_NOTE = (
@@ -111,10 +112,11 @@ def audit(
         sample_weight: Weight of each sample (or, with a file or table, the name of the column): accuracies are weighted, and
             intervals are those of the effective number of samples. Not with ``by``.
         threshold, positive: Of two classes with scores: ``positive`` (a class name; by default the second class) is predicted
-            where its probability is at least ``threshold`` (by default 0.5).
+            where its probability is at least ``threshold``. Without ``threshold``, predictions stay as they are; those from one
+            score per sample have a threshold of 0.5.
         confidence: Confidence level of the intervals.
         seed: Random seed.
-        scores_kind: Kind of the scores. ``"auto"``: logits if a value lies outside [0, 1], otherwise probabilities.
+        scores_kind: Kind of the scores. ``"auto"``: logits if a value lies outside [0, 1] (± 0.001), otherwise probabilities.
         reference: Another report, or one number per class, whose order defines the thirds of ``groups["reference"]``.
         n_boot: Number of posterior draws for the ``*_corrected`` values.
         remainder: Which thirds get one class more if K is not a multiple of 3: the ``"first"`` or the ``"last"``.
@@ -156,8 +158,7 @@ def audit(
                 "sample needs scores in CSV or Parquet files, or in a lazy table of polars, DuckDB or Dask, without sample "
                 "weights; leave it out, since these predictions are in memory"
             )
-    if threshold is not None or positive is not None:
-        found = found.at_threshold(0.5 if threshold is None else threshold, positive)
+    found = decide(found, threshold, positive)
     streamed = None if found.batches is None else stream(found, sample, seed)
     return _assemble(found if streamed is None else streamed.predictions, reference, options, streamed)
 
@@ -323,12 +324,12 @@ def _verdict(metrics: Mapping[str, Estimate], test: Homogeneity, confidence: flo
         return (
             f"The gap is real ({chance}): the observed gap between the best and the worst class is {percent(gap.value)}; "
             f"without sampling noise it is about {percent(true_gap.value)} "
-            f"({confidence:.0%} interval {percent(true_gap.low)} to {percent(true_gap.high)})."
+            f"({confidence_level(confidence)} interval {percent(true_gap.low)} to {percent(true_gap.high)})."
         )
     return (
         f"The gap may be sampling noise ({chance}): classes of equal accuracy would often show the observed gap of "
         f"{percent(gap.value)}. A true gap from {percent(true_gap.low)} to {percent(true_gap.high)} is compatible with these "
-        f"samples ({confidence:.0%} interval)."
+        f"samples ({confidence_level(confidence)} interval)."
     )
 
 

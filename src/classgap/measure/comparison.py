@@ -16,6 +16,7 @@ from classgap.measure.audit_report import HEADLINES, PAIRS_LISTED, SCHEMA_VERSIO
 from classgap.measure.render import notebook
 from classgap.measure.render.plain import (
     columns_frame,
+    confidence_level,
     deviation,
     escape,
     html_module,
@@ -217,7 +218,7 @@ class Comparison:
         rows = [(label(name), *self._cells(self.metrics[name])) for name in HEADLINES]
         crossed = [(name, *self._cells(change)) for name, change in self.groups["cross"].items()]
         stds = ("std over runs before", "after") if self.several_runs else ()
-        head = ("before", "after", "change (points)", f"{self.confidence:.0%} interval", *stds)
+        head = ("before", "after", "change (points)", f"{confidence_level(self.confidence)} interval", *stds)
         parts = [
             f"## {escape(self.verdict.headline)}",
             escape(self.verdict.sentence),
@@ -255,7 +256,7 @@ class Comparison:
             for r in changed[:count]
         ]
         more = f" (largest {count} of {len(changed)})" if len(changed) > count else ""
-        head = ("class", "samples", "before", "after", "change", f"{self.confidence:.0%} interval", "q")
+        head = ("class", "samples", "before", "after", "change", f"{confidence_level(self.confidence)} interval", "q")
         return [f"**{title}**{more}", markdown_table(head, rows)]
 
     def _markdown_confusions(self, count: int) -> list[str]:

@@ -128,7 +128,9 @@ def diagnoses(
 
 def inverted(samples: Predictions | None, found: ranking.Ranking | None) -> list[str]:
     """A note if the one score of two classes ranks them the wrong way round."""
-    if samples is None or samples.positive is None or found is None or not found.auc_high[samples.positive] < 0.5:
+    if samples is None or samples.positive is None or not samples.one_score or found is None:
+        return []
+    if not found.auc_high[samples.positive] < 0.5:
         return []
     positive, other = samples.classes[samples.positive], samples.classes[1 - samples.positive]
     return [

@@ -13,7 +13,7 @@ from classgap.arrays import divide
 from classgap.measure.audit_report import Estimate, Homogeneity
 from classgap.measure.diagnostics.ranking import auc_interval, average_precision, roc_area
 from classgap.measure.multi_label_report import MultiLabelReport
-from classgap.measure.render.plain import p_value, percent, structured
+from classgap.measure.render.plain import confidence_level, p_value, percent, structured
 from classgap.measure.statistics.estimating import estimate_metrics
 from classgap.measure.statistics.f1 import LabelCounts, mean_f1
 from classgap.measure.statistics.intervals import wilson
@@ -51,7 +51,7 @@ def audit_labels(
             :class:`~classgap.MultiLabelPredictions`, the path of a prediction file, or a table.
         y_pred: ``(n, L)`` of 0 and 1: whether it is predicted; by default where the probability reaches the threshold.
         scores: ``(n, L)`` probabilities or logits of the labels.
-        scores_kind: Kind of the scores. ``"auto"``: logits if a value lies outside [0, 1], otherwise probabilities.
+        scores_kind: Kind of the scores. ``"auto"``: logits if a value lies outside [0, 1] (± 0.001), otherwise probabilities.
         threshold: Probability from which a label is predicted, also for logits: one number, one per label, or by name.
         label_names: Names of the labels, in the order of the columns.
         ids: Sample ids.
@@ -178,8 +178,8 @@ def _sentence(name: str, side: Side, confidence: float) -> str:
     gap, true_gap = metrics["gap"], metrics["gap_corrected"]
     return (
         f"the observed gap in {name} is {percent(gap.value)}, the lowest {name} {percent(metrics['worst'].value)}; without "
-        f"sampling noise the gap is {percent(true_gap.low)} to {percent(true_gap.high)} ({confidence:.0%} interval, "
-        f"{p_value(test.p_value)})"
+        f"sampling noise the gap is {percent(true_gap.low)} to {percent(true_gap.high)} ({confidence_level(confidence)} "
+        f"interval, {p_value(test.p_value)})"
     )
 
 

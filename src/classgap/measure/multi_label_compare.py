@@ -16,7 +16,7 @@ from classgap.measure.comparison import Change, Verdict
 from classgap.measure.label_views import LabelViews, Table
 from classgap.measure.multi_label_report import MEANINGS
 from classgap.measure.render import notebook
-from classgap.measure.render.plain import percent, points, structured
+from classgap.measure.render.plain import confidence_level, percent, points, structured
 from classgap.measure.statistics.f1 import LabelCounts, f1_changes, mean_f1, mean_f1_change
 from classgap.measure.statistics.false_discovery import benjamini_hochberg
 from classgap.measure.verdict import ONE_RUN
@@ -81,7 +81,7 @@ class MultiLabelComparison(LabelViews):
         return notebook.block("Label comparison", self.size, self.verdict.sentence, tables, self.notes)
 
     def headings(self) -> tuple[str, ...]:
-        return ("", "before", "after", "change", f"{self.confidence:.0%} interval")
+        return ("", "before", "after", "change", f"{confidence_level(self.confidence)} interval")
 
     def headline_rows(self) -> list[tuple[str, ...]]:
         """Macro and micro F1 as text."""
@@ -98,7 +98,7 @@ class MultiLabelComparison(LabelViews):
             "F1 before",
             "after",
             "change",
-            f"{self.confidence:.0%} interval",
+            f"{confidence_level(self.confidence)} interval",
             "q",
             "recall",
             "precision",

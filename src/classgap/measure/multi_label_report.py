@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from classgap.measure.audit_report import Estimate, Homogeneity
 from classgap.measure.label_views import LabelViews, Table
 from classgap.measure.render import notebook
-from classgap.measure.render.plain import percent
+from classgap.measure.render.plain import confidence_level, percent
 from classgap.measure.statistics.metrics import label
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class MultiLabelReport(LabelViews):
         return [(name, percent(e.value), _interval(e.low, e.high)) for name, e in found]
 
     def _label_heads(self) -> tuple[str, ...]:
-        level = f"{self.confidence:.0%} interval"
+        level = f"{confidence_level(self.confidence)} interval"
         return ("label", "samples", "predicted", "F1", level, "recall", level, "precision", level)
 
     def label_rows(self, count: int) -> list[tuple[str, ...]]:
@@ -97,7 +97,7 @@ class MultiLabelReport(LabelViews):
         return rows
 
     def summary(self, labels: int) -> tuple[str, str, Table, Table]:
-        means = "Aggregates", ("", "value", f"{self.confidence:.0%} interval"), self.headline_rows()
+        means = "Aggregates", ("", "value", f"{confidence_level(self.confidence)} interval"), self.headline_rows()
         lowest = "Labels with the lowest F1", self._label_heads(), self.label_rows(labels)
         return "Label audit", self.verdict, means, lowest
 

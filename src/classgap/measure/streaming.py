@@ -15,6 +15,7 @@ from classgap.measure.diagnostics.calibration import CalibrationSums, softmax
 from classgap.measure.diagnostics.margins import Margins, margins_of
 from classgap.predictions import Confusion, Predictions, SliceCounts
 from classgap.predictions.batches import Batches, KindChanged
+from classgap.predictions.binary import differing_note
 
 _SAMPLE_ROWS, _SAMPLE_SCORES, _FEWEST_ROWS = 200_000, 10_000_000, 10_000
 
@@ -143,7 +144,7 @@ def _pass(predictions: Predictions, batches: Batches, rows: int, seed: int, kind
         negative += int((margins[1] < 0).sum())
         calibration.add(scores if batch.scores_kind == "probabilities" else softmax(scores), y_true)
         hits += top5_hits(scores, y_true, number)
-        if batches.table.columns.pred is not None:
+        if batches.table.columns.pred is not None and batches.threshold is None:
             differing += int((scores.argmax(axis=1) != batch.y_pred).sum())
         for name, table in batch.slice_counts().items():
             slices.setdefault(name, []).append(table)
@@ -152,16 +153,12 @@ def _pass(predictions: Predictions, batches: Batches, rows: int, seed: int, kind
     if not np.array_equal(seen, batches.support):
         raise InputError("the table changed while it was read; audit it again when it is complete")
     drawn = _joined(parts)
-    notes = predictions.notes
-    if differing:
-        share = differing / int(seen.sum())
-        notes += (f"y_pred is not the class of the highest score in {share:.1%} of samples; accuracies use y_pred",)
     counted = replace(
         predictions,
         batches=None,
         counted=Confusion(counts),
         counted_by={name: _merged(tables) for name, tables in slices.items()},
-        notes=notes,
+        notes=predictions.notes + differing_note(differing / int(seen.sum())),
     )
     sampling = Sampling(drawn.num_samples, int(seen.sum()), seed)
     top5 = divide(hits, seen) if number > 5 else None

@@ -58,7 +58,7 @@ def fix(
         data: Samples that the model was **not** trained on, with scores, or with features and a head: predictions, the path of a
             prediction file, a table, or true labels together with ``scores``.
         scores: ``(n, K)`` logits or probabilities, columns in class order.
-        scores_kind: Kind of the scores. ``"auto"``: logits if a value lies outside [0, 1], otherwise probabilities.
+        scores_kind: Kind of the scores. ``"auto"``: logits if a value lies outside [0, 1] (± 0.001), otherwise probabilities.
         features: ``(n, d)`` inputs of the last layer; some methods need them.
         head: The last layer: its weight ``(K, d)``, a pair ``(weight, bias)``, or an object with both.
         class_names: Names in class order.

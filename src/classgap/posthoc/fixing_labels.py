@@ -167,7 +167,7 @@ def fix_labels(
         data: Samples that the model was **not** trained on, with scores: :class:`~classgap.MultiLabelPredictions`, the path of a
             prediction file, a table, or ``(n, L)`` of 0 and 1 together with ``scores``.
         scores: ``(n, L)`` probabilities or logits.
-        scores_kind: Kind of the scores. ``"auto"``: logits if a value lies outside [0, 1], otherwise probabilities.
+        scores_kind: Kind of the scores. ``"auto"``: logits if a value lies outside [0, 1] (± 0.001), otherwise probabilities.
         threshold: Thresholds at present: one number, one per label, or by name.
         label_names: Names of the labels, in the order of the columns.
         columns: Names of the columns of a file or table.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from classgap.checks import InputError, feature_matrix, float_matrix, float_vector
+from classgap.checks import ROUNDING_OF_SUMS, InputError, feature_matrix, float_matrix, float_vector, in_unit_range
 from classgap.predictions.predictions import ScoreKind
 
 Array = NDArray[Any]
@@ -33,8 +33,8 @@ def _at_least_single(matrix: Array) -> Array:
 def kind_of_scores(scores: Array) -> ScoreKind:
     """``"probabilities"`` if 1000 rows, spread over the matrix, lie in [0, 1] and sum to 1; otherwise ``"logits"``."""
     rows = scores[:: max(1, len(scores) // 1000)]
-    inside = rows.size > 0 and rows.min() >= 0 and rows.max() <= 1
-    return "probabilities" if inside and bool(np.abs(rows.sum(axis=1) - 1).max() < 1e-3) else "logits"
+    inside = rows.size > 0 and in_unit_range(rows)
+    return "probabilities" if inside and bool(np.abs(rows.sum(axis=1) - 1).max() <= ROUNDING_OF_SUMS) else "logits"
 
 
 def as_logits(scores: Array, kind: ScoreKind) -> Array:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from classgap.checks import InputError, did_you_mean, number, unique_keys, whole
+from classgap.checks import InputError, did_you_mean, in_unit_range, number, unique_keys, whole
 from classgap.posthoc.selection import fold_numbers
 from classgap.predictions.multi_label import MultiLabelPredictions, score_limits
 from classgap.writing import write
@@ -93,7 +93,7 @@ class LabelThresholds:
             raise InputError(
                 f"scores must have shape (n, {len(self.thresholds_)}), one column per label, got {matrix.shape}"
             )
-        outside = bool(matrix.size and (matrix.min() < 0 or matrix.max() > 1))
+        outside = bool(matrix.size and not in_unit_range(matrix))
         if self.scores_kind_ == "probabilities" and outside:
             raise InputError(
                 "these thresholds were fitted on probabilities, but the scores have values outside [0, 1]; pass probabilities"

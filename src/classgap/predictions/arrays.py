@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from classgap import checks
 from classgap.arrays import Ints, row_blocks
 from classgap.checks import InputError
-from classgap.predictions.binary import is_single, widen
+from classgap.predictions.binary import differing_note, is_single, widen
 from classgap.predictions.confusion import Confusion
 from classgap.predictions.labels import check_names, names_of, printable_names, resolve_classes
 from classgap.predictions.predictions import DESCRIBING, PER_ROW, Predictions, ScoreKind, argument
@@ -94,7 +94,7 @@ def _given_columns(
             raise InputError(
                 f"{title} must have one entry per sample like y_true, {num_samples}, got shape {column.shape}"
             )
-        columns[name] = plain_column(column)
+        columns[name] = plain_column(column, title)
     return columns
 
 
@@ -118,11 +118,11 @@ def _with_weights(columns: Mapping[str, NDArray[Any]], num_samples: int) -> Mapp
     return {**columns, "sample_weight": weight}
 
 
-def plain_column(values: NDArray[Any]) -> NDArray[Any]:
+def plain_column(values: NDArray[Any], title: str = "the column of sample ids") -> NDArray[Any]:
     """A per-sample column as numbers, or as text where it holds anything else; a missing value becomes an empty text."""
     if values.dtype.kind in "biufU":
         return values
-    texts = ["" if v is None or v != v else v.decode() if isinstance(v, bytes) else str(v) for v in values.tolist()]
+    texts = ["" if checks.is_missing(value) else checks.as_text(title, value) for value in values.tolist()]
     return np.array(texts, dtype=object)
 
 
@@ -157,14 +157,14 @@ def encode(
                 f"{source.title(role)} must have one entry per sample like {source.title('y_true')}, {num_samples}, "
                 f"got {len(arrays[role])}"
             )
+    roles = [role for role in ("y_true", "y_pred") if role in arrays]
+    distinct = [(source.title(role), _distinct(arrays[role])) for role in roles]
     more: tuple[str, ...] = ()
     single = "scores" in arrays and is_single(arrays["scores"])
     if single:
-        arrays, names, more = widen(arrays, scores_kind, names, source.title("scores"))
+        arrays, names, more = widen(arrays, distinct, scores_kind, names, source.title("scores"))
     scores, kind = _scores(arrays, scores_kind)
     width = None if scores is None else scores.shape[1]
-    roles = [role for role in ("y_true", "y_pred") if role in arrays]
-    distinct = [(source.title(role), _distinct(arrays[role])) for role in roles]
     classes, coders, notes = resolve_classes(
         distinct, names=names, width=width, option=source.names_option, numbered=source.numbered
     )
@@ -187,6 +187,7 @@ def encode(
         train_counts=_train_counts(counts, classes),
         columns=_with_weights(columns or {}, num_samples),
         positive=1 if single else None,
+        one_score=single,
         threshold=0.5 if single and "y_pred" not in arrays else None,
         notes=(*notes, *more, *differing),
     )
@@ -200,9 +201,7 @@ def _predicted(y_pred: Ints | None, scores: NDArray[Any] | None) -> tuple[Ints, 
     highest = np.concatenate([scores[b].argmax(1) for b in row_blocks(*scores.shape)])
     if y_pred is None:
         return highest, ()
-    differ = float((highest != y_pred).mean())
-    note = f"y_pred is not the class of the highest score in {differ:.1%} of samples; accuracies use y_pred"
-    return y_pred, (note,) if differ > 0 else ()
+    return y_pred, differing_note(float((highest != y_pred).mean()))
 
 
 def _distinct(labels: NDArray[Any]) -> NDArray[Any]:
@@ -260,15 +259,14 @@ def _scores(arrays: Mapping[str, NDArray[Any]], kind: str) -> tuple[NDArray[Any]
 def read_scores(scores: Any, kind: str) -> tuple[NDArray[Any], ScoreKind]:
     """Checked ``(n, K)`` scores and their kind."""
     matrix = checks.float_matrix("scores", scores)
-    if kind == "logits" or (kind == "auto" and (matrix.min() < 0 or matrix.max() > 1)):
+    if kind == "logits" or (kind == "auto" and checks.are_logits(matrix)):
         return matrix, "logits"
     try:
-        checks.probabilities("scores", matrix)
+        return checks.probabilities("scores", matrix), "probabilities"
     except InputError as error:
         if kind == "probabilities":
             raise
         raise InputError(f"{error}; if these are logits that all lie in [0, 1], pass scores_kind='logits'") from None
-    return matrix, "probabilities"
 
 
 def _features_and_head(

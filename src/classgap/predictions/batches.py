@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from classgap import checks
 from classgap.arrays import Ints
 from classgap.checks import InputError
-from classgap.predictions.binary import two_columns, two_names
+from classgap.predictions.binary import decide, two_columns, two_names
+from classgap.predictions.confusion import Confusion
 from classgap.predictions.labels import LabelCoder, resolve_classes
 from classgap.predictions.predictions import Predictions, ScoreKind
 from classgap.predictions.side_files import counts_in_order
@@ -33,7 +34,7 @@ class Batches:
     Attributes:
         support: ``(K,)`` rows of each class.
         single: Whether the scores are one column, that of the second of two classes.
-        threshold, positive: Arguments of :meth:`Predictions.at_threshold`, applied to every batch.
+        threshold, positive: What the user gave (see :func:`decide`), applied to every batch.
         place: Name of the table in error messages.
     """
 
@@ -65,6 +66,14 @@ class Batches:
                 kind, start = batch.scores_kind, start + len(rows)
                 yield batch
 
+    def count(self) -> Confusion:
+        """The confusion counts of all rows."""
+        try:
+            parts = [batch.confusion.counts for batch in self.read()]
+        except KindChanged:  # the first batches looked like probabilities
+            parts = [batch.confusion.counts for batch in self.read("logits")]
+        return Confusion(sum(parts[1:], parts[0]))
+
     @property
     def _wanted(self) -> list[str]:
         found = self.table.columns
@@ -76,11 +85,13 @@ class Batches:
 
         found = self.table.columns
         y_true = self.coders[0](label_values(rows[found.true], found.true))
-        scores = score_matrix(rows, found.scores)
+        width = 1 if self.single else len(self.classes)
+        scores = checks.float_matrix("scores", score_matrix(rows, found.scores), columns=width)
+        kind = _kind(scores, kind, self.single)
         if self.single:
-            scores = two_columns(scores, kind or "auto", found.scores[0])
-        scores = checks.float_matrix("scores", scores, columns=len(self.classes))
-        kind = _kind(scores, kind)
+            scores = two_columns(scores, kind, found.scores[0])
+        elif kind == "probabilities":
+            scores = checks.probabilities("scores", scores)
         if found.pred is not None:
             y_pred = self.coders[1](label_values(rows[found.pred], found.pred))
         else:
@@ -97,25 +108,23 @@ class Batches:
             features=score_matrix(rows, found.features) if found.features else None,
             columns=columns,
             positive=1 if self.single else None,
+            one_score=self.single,
             threshold=0.5 if self.single and found.pred is None else None,
             row_numbers=np.arange(start, start + len(rows)),
         )
-        if self.threshold is None:
-            return batch
-        return batch.at_threshold(self.threshold, self.positive)
+        return decide(batch, self.threshold, self.positive)
 
 
 class KindChanged(Exception):
     """The first batches looked like probabilities, but later scores lie outside [0, 1]."""
 
 
-def _kind(scores: NDArray[Any], kind: ScoreKind | None) -> ScoreKind:
-    outside = bool(scores.min() < 0 or scores.max() > 1)
+def _kind(scores: NDArray[Any], kind: ScoreKind | None, single: bool) -> ScoreKind:
+    outside = kind != "logits" and (not checks.in_unit_range(scores) if single else checks.are_logits(scores))
     if kind == "logits" or (kind is None and outside):
         return "logits"
     if outside:
         raise KindChanged
-    checks.probabilities("scores", scores)
     return "probabilities"
 
 
@@ -155,10 +164,10 @@ def open_batches(table: Table, class_names: Sequence[str] | None, train_counts: 
     labels = [label_values(groups[name], name, counts) for name in columns]
     if found.spelled is not None and names is not None and set(found.spelled) == set(names):
         table = replace(table, columns=replace(found, scores=in_order_of(names, found, labels)))
+    distinct = [(f"column {name!r}", np.unique(values)) for name, values in zip(columns, labels, strict=True)]
     notes: tuple[str, ...] = ()
     if single:
-        names, notes = two_names(labels, names, f"column {found.scores[0]!r}")
-    distinct = [(f"column {name!r}", np.unique(values)) for name, values in zip(columns, labels, strict=True)]
+        names, notes = two_names(distinct, names, f"column {found.scores[0]!r}")
     classes, coders, more = resolve_classes(
         distinct, names=names, width=width, option=table.names_option, numbered=found.numbered
     )
@@ -193,12 +202,3 @@ def _parts(native: Any, size: int) -> Iterator[Any]:
     rows = nw.from_native(native, eager_only=True)
     for start in range(0, len(rows), size):
         yield rows[start : start + size]
-
-
-def with_threshold(batches: Batches, threshold: float, positive: str | None) -> Batches:
-    """The batches with another threshold; see :meth:`Predictions.at_threshold`."""
-    if len(batches.classes) != 2:
-        raise InputError(f"threshold and positive need the scores of two classes, got {len(batches.classes)} classes")
-    if positive is not None and positive not in batches.classes:
-        raise InputError(checks.did_you_mean(positive, batches.classes, what="class for positive"))
-    return replace(batches, threshold=checks.number("threshold", threshold, low=0, high=1), positive=positive)

@@ -11,10 +11,13 @@ from numpy.typing import NDArray
 
 from classgap import checks
 from classgap.checks import InputError, did_you_mean
+from classgap.predictions.labels import distinct_labels
 
 if TYPE_CHECKING:
     from classgap.predictions.predictions import Predictions
 
+_TAKEN = "is taken as the score of class"
+_DIFFERING = "y_pred is not the class of the highest score"
 _NUMBERS = {"0", "1", "0.0", "1.0"}
 
 
@@ -33,7 +36,7 @@ def two_columns(scores: NDArray[Any], kind: str, title: str) -> NDArray[Any]:
         [[0.0, -2.0], [0.0, 3.0]]
     """
     values = checks.float_matrix(title, np.asarray(scores).reshape(-1, 1))[:, 0].astype(np.float64)
-    inside = bool(values.min() >= 0 and values.max() <= 1)
+    inside = checks.in_unit_range(values)
     if kind == "probabilities" and not inside:
         raise InputError(
             f"{title} must hold probabilities in [0, 1], got values from {values.min():g} to {values.max():g}; "
@@ -41,16 +44,22 @@ def two_columns(scores: NDArray[Any], kind: str, title: str) -> NDArray[Any]:
         )
     if kind == "logits" or not inside:
         return np.column_stack([np.zeros_like(values), values])
-    return np.column_stack([1 - values, values])
+    inner = checks.clipped(values)
+    return np.column_stack([1 - inner, inner])
 
 
 def two_names(
-    labels: Sequence[NDArray[Any]], names: Sequence[str] | None, title: str
+    labels: Sequence[tuple[str, NDArray[Any]]], names: Sequence[str] | None, title: str
 ) -> tuple[Sequence[str] | None, tuple[str, ...]]:
-    """Names of the negative and the positive class (None for labels 0 and 1), and a note about them."""
+    """Names of the negative and the positive class (None for labels 0 and 1), and a note about them.
+
+    Args:
+        labels: For each label column its title (for messages) and its distinct raw labels.
+        title: Title of the score column.
+    """
     if names is not None:
         return names, ()
-    found = sorted({str(label) for column in labels for label in np.unique(column).tolist()})
+    found = distinct_labels(labels)
     if set(found) <= _NUMBERS:
         return None, ()
     if len(found) != 2:
@@ -60,38 +69,65 @@ def two_names(
             "class, or the two class names (negative, positive) with --names or class_names"
         )
     note = (
-        f"{title} is taken as the score of class {found[1]!r}; if it is that of {found[0]!r}, pass positive={found[0]!r} "
+        f"{title} {_TAKEN} {found[1]!r}; if it is that of {found[0]!r}, pass positive={found[0]!r} "
         f"(--positive {found[0]})"
     )
     return found, (note,)
 
 
-def at_threshold(predictions: Predictions, threshold: float, positive: str | None) -> Predictions:
-    """See :meth:`Predictions.at_threshold`."""
-    checks.number("threshold", threshold, low=0, high=1)
-    scores = predictions.scores
-    if scores is None or scores.shape[1] != 2:
-        what = "no scores" if scores is None else f"{scores.shape[1]} classes"
-        raise InputError(
-            f"threshold and positive need the scores of two classes, got {what}; name the score column with scores= (--scores)"
-        )
+def decide(predictions: Predictions, threshold: float | None, positive: str | None) -> Predictions:
+    """The predictions of two classes with the threshold and the positive class that the user gave, if any.
+
+    Without a threshold, predictions are kept, except those from one score column: these have a threshold of 0.5.
+    """
+    if threshold is None and positive is None:
+        return predictions
+    if threshold is not None:
+        checks.number("threshold", threshold, low=0, high=1)
     if positive is not None and positive not in predictions.classes:
         raise InputError(did_you_mean(positive, predictions.classes, what="class for positive"))
+    if predictions.batches is not None:
+        return _decide_later(predictions, threshold, positive)
+    scores = predictions.scores
+    if scores is None or scores.shape[1] != 2:
+        raise _needs_two("no scores" if scores is None else f"{scores.shape[1]} classes")
     index = 1 if positive is None else predictions.classes.index(positive)
-    given = predictions.positive
-    if given is not None and given != index:  # the one column of the file is the score of the other class
+    if predictions.one_score and predictions.positive != index:  # the one column of the file is that of the other class
         scores = scores[:, ::-1]
-    chance = positive_probability(scores, predictions.scores_kind, index)
-    predicted = np.where(chance >= threshold, index, 1 - index)
-    notes = tuple(note for note in predictions.notes if "taken as the score of class" not in note or positive is None)
-    return replace(
-        predictions,
-        scores=scores,
-        y_pred=predicted.astype(np.int64),
-        positive=None if given is None else index,
-        threshold=threshold,
-        notes=notes,
+    limit = predictions.threshold if threshold is None else threshold
+    found = replace(
+        predictions, scores=scores, positive=index, threshold=limit, notes=_kept(predictions.notes, positive)
     )
+    if limit is None:
+        differ = float((scores.argmax(axis=1) != predictions.y_pred).mean())
+        return replace(found, notes=found.notes + differing_note(differ))
+    chance = positive_probability(scores, predictions.scores_kind, index)
+    return replace(found, y_pred=np.where(chance >= limit, index, 1 - index).astype(np.int64))
+
+
+def _decide_later(predictions: Predictions, threshold: float | None, positive: str | None) -> Predictions:
+    """The same for scores that are read in batches."""
+    if len(predictions.classes) != 2:
+        raise _needs_two(f"{len(predictions.classes)} classes")
+    batches = replace(predictions.batches, threshold=threshold, positive=positive)  # type: ignore[type-var]
+    return replace(predictions, batches=batches, notes=_kept(predictions.notes, positive))
+
+
+def _needs_two(what: str) -> InputError:
+    return InputError(
+        f"threshold and positive need the scores of two classes, got {what}; name the score column with scores= (--scores)"
+    )
+
+
+def _kept(notes: tuple[str, ...], positive: str | None) -> tuple[str, ...]:
+    """The notes that are still true with this positive class and other predictions."""
+    false = (_DIFFERING,) if positive is None else (_DIFFERING, _TAKEN)
+    return tuple(note for note in notes if not any(part in note for part in false))
+
+
+def differing_note(share: float) -> tuple[str, ...]:
+    """A note if the predictions of this share of the samples are not those of the scores."""
+    return (f"{_DIFFERING} in {share:.1%} of samples; accuracies use y_pred",) if share > 0 else ()
 
 
 def positive_probability(scores: NDArray[Any], kind: str | None, index: int) -> NDArray[np.float64]:
@@ -111,9 +147,12 @@ def single_score_column(available: Sequence[str]) -> str | None:
 
 
 def widen(
-    arrays: Mapping[str, NDArray[Any]], kind: str, names: Sequence[str] | None, title: str
+    arrays: Mapping[str, NDArray[Any]],
+    labels: Sequence[tuple[str, NDArray[Any]]],
+    kind: str,
+    names: Sequence[str] | None,
+    title: str,
 ) -> tuple[dict[str, NDArray[Any]], Sequence[str] | None, tuple[str, ...]]:
-    """Arrays with two score columns instead of one, the class names, and notes."""
-    labels = [arrays[role] for role in ("y_true", "y_pred") if role in arrays]
+    """Arrays with two score columns instead of one, the class names, and notes; ``labels`` as for :func:`two_names`."""
     names, notes = two_names(labels, names, title)
     return {**arrays, "scores": two_columns(arrays["scores"], kind, title)}, names, notes

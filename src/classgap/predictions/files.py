@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from classgap.predictions.tables import Table
 
 # How polars reports a cell of a CSV file that is no number.
-_CELL = re.compile(r"could not parse `(?P<text>.*)` as dtype `[fiu]\d+` at column '(?P<column>.*)' \(column")
+_CELL = re.compile(r"could not parse `(?P<text>.*)` as dtype `(?P<type>[fiu])\d+` at column '(?P<column>.*)' \(column")
 
 
 def read_predictions(
@@ -124,7 +124,8 @@ def readable(file: Location) -> Iterator[None]:
             raise  # a file on this machine: the command line has a sentence for these
         reason = str(error).split("\n", 1)[0]
         if (cell := _CELL.match(reason)) is not None:
-            raise InputError(f"column {cell['column']!r} of {file} must hold numbers, got {cell['text']!r}") from None
+            wanted = "numbers" if cell["type"] == "f" else "whole numbers"
+            raise InputError(f"column {cell['column']!r} of {file} must hold {wanted}, got {cell['text']!r}") from None
         if reason.startswith("schema"):
             raise InputError(
                 f"the files of one data set must have the same columns in the same order as {file} ({reason})"
@@ -203,7 +204,7 @@ def _roles(arrays: Arrays, file: Path, columns: Columns) -> tuple[Arrays, Arrays
             raise InputError(
                 f"array {array!r} in {file} must have one entry per sample, {len(found['y_true'])}, got {len(values)}"
             )
-        samples[name] = plain_column(values)
+        samples[name] = plain_column(values, f"array {array!r}")
     for role in ("scores", "features", "weight"):
         if role in found and (found[role].ndim != 2 or found[role].dtype.kind not in "fiu"):
             raise InputError(

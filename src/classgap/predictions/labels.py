@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap.checks import InputError, printable
+from classgap.checks import InputError, as_text, printable
 
 MAX_CLASSES = 65_536
 # Integer labels within this range are looked up in a table; others by binary search, which is several times slower.
@@ -21,6 +21,7 @@ _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
 # A spreadsheet takes a cell that begins with one of these characters for a formula, and runs it. The last four are full-width.
 FORMULA_STARTS = "[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"
 _FORMULA_AS_TEXT = re.compile(rf"\A'(?={FORMULA_STARTS})")
+L = TypeVar("L", str, int)
 _FRACTION = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
 
 
@@ -55,7 +56,7 @@ def resolve_classes(
         distinct: For each label column its title (for messages) and its sorted distinct raw labels.
         names: Class names in index order. Labels stored as whole numbers are indices into ``names``; if some cannot be
             indices, they are names. Labels stored as text, as in every CSV file, are names; if some are not names, they are
-            indices.
+            indices. All label columns are read alike; if one is stored as text, all are names if they can be.
         numbered: Labels stored as text that can be indices are indices too, since the score columns are numbered.
         width: Number of score columns. With it and without ``names``, labels must be column indices of the scores.
         option: How the user gives class names, for messages: an argument or a command-line option.
@@ -155,6 +156,8 @@ def _canonical(title: str, values: NDArray[Any], names: Sequence[str]) -> list[A
         return [int(v) for v in values]
     texts = [_text(title, v) for v in values]
     texts = [text.strip(" ") if _FRACTION.fullmatch(text) and text not in names else text for text in texts]
+    if any(not text.strip() and text not in names for text in texts):
+        raise InputError(f"{title} has rows without a label (empty text); remove these rows or add labels")
     if all(_is_whole(t) for t in texts):
         return [int(t) for t in texts]
     known = [text for text in texts if text.lower() not in ("nan", "none", "null")]
@@ -171,11 +174,7 @@ def _canonical(title: str, values: NDArray[Any], names: Sequence[str]) -> list[A
 
 def _text(title: str, label: Any) -> str:
     """A label as text, without the apostrophe that keeps a spreadsheet from running it as a formula (see ``export``)."""
-    try:
-        text = label.decode() if isinstance(label, bytes) else str(label)
-    except UnicodeDecodeError:
-        raise InputError(f"{title} holds text that is not UTF-8 (e.g. {label[:40]!r}); convert it to UTF-8") from None
-    return _FORMULA_AS_TEXT.sub("", text, count=1)
+    return _FORMULA_AS_TEXT.sub("", as_text(title, label), count=1)
 
 
 def _is_whole(text: str) -> bool:
@@ -201,6 +200,28 @@ def _is_number(text: str, names: Sequence[str] | None) -> bool:
     return _is_whole(number) and (not point or (set(decimals) == {"0"} and text not in (names or ())))
 
 
+def distinct_labels(distinct: Sequence[tuple[str, NDArray[Any]]]) -> list[str]:
+    """The labels of all columns as names, in numeric or alphabetic order.
+
+    Example:
+        >>> distinct_labels([("label", np.array([10.0, 2.0]))]), distinct_labels([("label", np.array([True, False]))])
+        (['2', '10'], ['False', 'True'])
+    """
+    columns = [
+        [str(label) for label in values] if values.dtype.kind == "b" else _canonical(title, values, ())
+        for title, values in distinct
+    ]
+    spelled = _one_spelling(columns, None, None)
+    return _in_order({str(label) for column in spelled for label in column})
+
+
+def _in_order(labels: set[L]) -> list[L]:
+    """Labels in numeric order if all are numbers, also as text, otherwise in alphabetic order."""
+    if all(isinstance(label, str) and _FRACTION.fullmatch(label) for label in labels):
+        return sorted(labels, key=lambda label: (float(label), str(label)))
+    return sorted(labels)
+
+
 def _is_numeric(labels: list[Any]) -> bool:
     return bool(labels) and isinstance(labels[0], int)
 
@@ -216,11 +237,11 @@ def _classes_from_labels(
                     f"{title} holds numbers (e.g. {column[0]}) but the other label column holds names "
                     f"(e.g. {min(texts)!r}); give the class names in index order ({option})"
                 )
-        names = sorted(texts)
+        names = _in_order(texts)
         index = {name: k for k, name in enumerate(names)}
         return names, index | {int(name): k for name, k in index.items() if _is_whole(name)}
     _refuse_disjoint(distinct, labels, option)
-    union = sorted({label for column in labels for label in column})
+    union = _in_order({label for column in labels for label in column})
     return check_names([str(label) for label in union]), {label: k for k, label in enumerate(union)}
 
 
@@ -245,29 +266,84 @@ def _index_by_name(
 ) -> tuple[list[dict[Any, int]], tuple[str, ...]]:
     """Index of every label in each column, and a note if numbers can be read in two ways."""
     by_name = {name: k for k, name in enumerate(names)}
-    indices, notes = [], []
+    numeric: list[_Numbers] = []
     for (title, values), column in zip(distinct, labels, strict=True):
         for label in column:
             if isinstance(label, str) and label not in by_name:
                 known = ", ".join(map(repr, names[:8])) + (" …" if len(names) > 8 else "")
                 raise InputError(f"{title} has the label {label!r}, which is not among the class names ({known})")
-        if not _is_numeric(column):
-            indices.append(by_name)
-            continue
-        can_be_indices = all(0 <= n < len(names) for n in column)
-        can_be_names = all(str(n) in by_name for n in column)
-        if not (can_be_indices or can_be_names):
-            wanted = "there are {} class names, so a number must be an index from 0 to {} or a class name"
-            _check_indices([(title, values)], [column], len(names), wanted, option)
-        stored_as_text = values.dtype.kind not in "iubf" and not numbered
-        as_names = can_be_names and (stored_as_text or not can_be_indices)
-        indices.append({n: by_name[str(n)] if as_names else n for n in column})
-        if can_be_indices and can_be_names and any(by_name[str(n)] != n for n in column):
-            reading = "names, since they are stored as text" if as_names else "positions in the list of class names"
-            notes.append(
-                f"{title} holds numbers, and the class names are numbers in another order: labels were read as {reading}"
-            )
-    return indices, tuple(notes)
+        if _is_numeric(column):
+            numeric.append(_Numbers(title, column, values.dtype.kind not in "iubf" and not numbered))
+    text = any(column.text for column in numeric) or len(numeric) < len(labels)
+    reading = _reading(numeric, by_name, text=text)
+    as_names = {
+        column.title: _reading_of_some(numeric, column.text, by_name, option) if reading is None else reading
+        for column in numeric
+    }
+    indices = [
+        {n: by_name[str(n)] if as_names[title] else n for n in column} if _is_numeric(column) else by_name
+        for (title, _), column in zip(distinct, labels, strict=True)
+    ]
+    if reading is not None and not all(column.fits_both(by_name) for column in numeric):
+        return indices, ()  # only one reading was possible
+    return indices, tuple(_note(column, as_names[column.title]) for column in numeric if column.is_unclear(by_name))
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """The whole numbers in a label column, and whether they are stored as text."""
+
+    title: str
+    labels: list[int]
+    text: bool
+
+    def are_positions(self, names: Mapping[str, int]) -> bool:
+        return all(0 <= n < len(names) for n in self.labels)
+
+    def are_names(self, names: Mapping[str, int]) -> bool:
+        return all(str(n) in names for n in self.labels)
+
+    def fits_both(self, names: Mapping[str, int]) -> bool:
+        return self.are_positions(names) and self.are_names(names)
+
+    def is_unclear(self, names: Mapping[str, int]) -> bool:
+        """Whether positions and names are both possible, and are different classes."""
+        return self.fits_both(names) and any(names[str(n)] != n for n in self.labels)
+
+
+def _reading(columns: Sequence[_Numbers], names: Mapping[str, int], *, text: bool) -> bool | None:
+    """Whether the numbers of all columns are names (True) or positions (False); None if they are neither throughout."""
+    positions = all(column.are_positions(names) for column in columns)
+    if all(column.are_names(names) for column in columns) and (text or not positions):
+        return True
+    return False if positions else None
+
+
+def _reading_of_some(columns: Sequence[_Numbers], text: bool, names: Mapping[str, int], option: str) -> bool:
+    """The reading of the columns that are stored alike, where the others are read otherwise."""
+    alike = [column for column in columns if column.text == text]
+    reading = _reading(alike, names, text=text)
+    if reading is not None:
+        return reading
+    for column in alike:
+        unknown = [n for n in column.labels if not 0 <= n < len(names) and str(n) not in names]
+        wanted = "there are {} class names, so a number must be an index from 0 to {} or a class name"
+        _check_indices([(column.title, np.array(unknown))], [unknown], len(names), wanted, option)
+    found = [(column.title, n) for column in alike for n in column.labels]
+    place, label = next((title, n) for title, n in found if not 0 <= n < len(names))
+    other, unnamed = next((title, n) for title, n in found if str(n) not in names)
+    raise InputError(
+        f"numbers must be class names or indices from 0 to {len(names) - 1} in all label columns, but {label} ({place}) is no "
+        f"index and {unnamed} ({other}) is no class name; use one of the two throughout"
+    )
+
+
+def _note(column: _Numbers, as_names: bool) -> str:
+    stored = "they are" if column.text else "the other labels are"
+    reading = f"names, since {stored} stored as text" if as_names else "positions in the list of class names"
+    return (
+        f"{column.title} holds numbers, and the class names are numbers in another order: labels were read as {reading}"
+    )
 
 
 def _check_indices(

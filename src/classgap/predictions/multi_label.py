@@ -89,7 +89,7 @@ class MultiLabelPredictions:
             y_true: ``(n, L)`` of 0 and 1: whether a sample has a label.
             y_pred: ``(n, L)`` of 0 and 1: whether it is predicted; by default where the score reaches the threshold.
             scores: ``(n, L)`` probabilities or logits of the labels.
-            scores_kind: Kind of the scores. ``"auto"``: logits if a value lies outside [0, 1], otherwise probabilities.
+            scores_kind: Kind of the scores. ``"auto"``: logits if a value lies outside [0, 1] (± 0.001), otherwise probabilities.
             threshold: Probability from which a label is predicted, also for logits: one number, one per label, or by name.
             label_names: Names of the labels, in the order of the columns.
             ids: Sample ids, e.g. file names.
@@ -275,10 +275,10 @@ def _scores(scores: Any, kind: str, shape: tuple[int, ...]) -> tuple[NDArray[Any
     if scores is None:
         return None, None
     matrix = checks.float_matrix("scores", checks.as_numpy(scores, "scores"), rows=shape[0], columns=shape[1])
-    inside = bool(matrix.min() >= 0 and matrix.max() <= 1)
+    inside = checks.in_unit_range(matrix)
     if kind == "probabilities" and not inside:
         raise InputError(
             f"scores must hold probabilities in [0, 1], got values from {matrix.min():g} to {matrix.max():g}; pass "
             "scores_kind='logits' for logits"
         )
-    return matrix, "logits" if kind == "logits" or not inside else "probabilities"
+    return (matrix, "logits") if kind == "logits" or not inside else (checks.clipped(matrix), "probabilities")

@@ -55,8 +55,9 @@ class Predictions:
         margin_norms: ``(K,)`` norms of the last layer's rows before MARC was folded into it.
         train_counts: ``(K,)`` numbers of training samples per class.
         columns: ``(n,)`` arrays by name, as described above.
-        positive, threshold: Of two classes: the class whose score was given as one column, and the probability from which it
-            is predicted; None otherwise.
+        positive, threshold: Of two classes: the index of the positive class if the scores were given as one column or the user
+            named it, and the probability from which it is predicted; None otherwise.
+        one_score: Whether the scores were given as one column, that of class ``positive``.
         counted: The confusion counts, if only counts are known; ``counted_by`` then has the counts of each column of slices.
         row_numbers: ``(n,)`` places of these rows in their table, if they are a part of it.
         batches: Of a table of scores that is too large for memory: reads its rows in batches; then there are no arrays.
@@ -76,6 +77,7 @@ class Predictions:
     columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     positive: int | None = None
     threshold: float | None = None
+    one_score: bool = False
     counted: Confusion | None = None
     counted_by: Mapping[str, SliceCounts] = field(default_factory=dict)
     row_numbers: Ints | None = None
@@ -88,8 +90,7 @@ class Predictions:
         if self.counted is not None:
             return self.counted
         if self.batches is not None:
-            parts = [batch.confusion.counts for batch in self.batches.read("logits")]
-            return Confusion(sum(parts[1:], parts[0]))
+            return self.batches.count()
         return Confusion.from_codes(self.y_true, self.y_pred, self.num_classes)
 
     @property
@@ -180,13 +181,9 @@ class Predictions:
             >>> found.y_pred.tolist(), found.at_threshold(0.3).y_pred.tolist()
             ([0, 0, 1], [0, 1, 1])
         """
-        from classgap.predictions.binary import at_threshold
+        from classgap.predictions.binary import decide
 
-        if self.batches is not None:
-            from classgap.predictions.batches import with_threshold
-
-            return replace(self, batches=with_threshold(self.batches, threshold, positive))
-        return at_threshold(self, threshold, positive)
+        return decide(self, threshold, positive)
 
     @classmethod
     def from_arrays(
@@ -214,7 +211,7 @@ class Predictions:
             y_pred: Predicted labels; by default the class with the highest score.
             scores: ``(n, K)`` logits or probabilities, columns in class order; of two classes also ``(n,)``, the scores of the
                 second.
-            scores_kind: Kind of the scores. ``"auto"``: logits if a value lies outside [0, 1], otherwise probabilities.
+            scores_kind: Kind of the scores. ``"auto"``: logits if a value lies outside [0, 1] (± 0.001), otherwise probabilities.
             features: ``(n, d)`` inputs of the last layer.
             head: The last layer: its weight ``(K, d)``, a pair ``(weight, bias)``, or an object with both.
             margin_norms: Norms of the last layer's rows before MARC was folded into it, ``(K,)``.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,50 +10,58 @@ from typing import Any
 import polars as pl
 
 from classgap.checks import InputError
+from classgap.predictions.binary import single_score_column
 from classgap.predictions.columns import Columns, pick, pick_wide
 from classgap.predictions.locations import Files, Location, is_pattern
 from classgap.predictions.stores import store_options
 
+Types = dict[str, pl.DataType]
+_QUOTED = re.compile(r'"[^"]*("|$)')
+
 
 def scan(source: Files, columns: Columns) -> pl.LazyFrame:
     """One lazy table over all files."""
-    files, patterns = _checked(source)
-    if source.kind == "parquet":
-        return _scan_parquet(source, files, patterns)
-    separator, header = _header(files, patterns)
-    labels = [pick("true", columns.true, header), pick("pred", columns.pred, header)]
-    labels += [columns.id and pick("id", columns.id, header), columns.path, columns.text, *columns.by]
-    # Labels stay text until all distinct labels are known: a column may begin with numbers and contain names later.
-    types: dict[str, pl.DataType] = {name: pl.String() for name in labels if name in header}
-    # Likewise, the first thousands of scores may be whole numbers and later ones not.
-    for role, wanted in (("scores", columns.scores), ("features", columns.features)):
-        wide, _ = pick_wide(role, wanted, header)
-        types |= {name: pl.Float64() for name in wide if len(wide) > 1 and name not in types}
-    return pl.scan_csv(
-        files,
-        separator=separator,
-        schema_overrides=types,
-        infer_schema_length=10_000,
-        glob=patterns,
-        **store_options(files[0]),
-    )
+    return _scan(source, lambda header: _types(header, columns))
 
 
-def scan_as_stored(source: Files, floats: Callable[[Sequence[str]], Sequence[str]]) -> pl.LazyFrame:
-    """One lazy table over all files, every column with the type that its values suggest.
+def scan_as_stored(source: Files, columns: Columns, floats: Callable[[Sequence[str]], Sequence[str]]) -> pl.LazyFrame:
+    """One lazy table over all files, every column except the sample ids with the type that its values suggest.
 
     Args:
         floats: Which of the columns of a CSV file hold decimal numbers, even if the first thousands are whole.
     """
+
+    def types(header: Sequence[str]) -> Types:
+        ids = [columns.id and pick("id", columns.id, header)]
+        return dict.fromkeys(floats(header), pl.Float64()) | {name: pl.String() for name in ids if name}
+
+    return _scan(source, types)
+
+
+def _types(header: Sequence[str], columns: Columns) -> Types:
+    """Types of the columns of a CSV file that the first thousands of rows do not tell."""
+    true, pred = pick("true", columns.true, header), pick("pred", columns.pred, header)
+    ids = columns.id and pick("id", columns.id, header)
+    texts = [name for name in (true, pred, ids, columns.path, columns.text, *columns.by) if name is not None]
+    # Labels stay text until all distinct labels are known: a column may begin with numbers and contain names later.
+    types: Types = {name: pl.String() for name in texts if name in header}
+    # Likewise, the first thousands of scores or weights may be whole numbers and later ones not.
+    scores, features = (pick_wide(role, getattr(columns, role), header)[0] for role in ("scores", "features"))
+    if pred is None and not scores:
+        scores = [name for name in [single_score_column(header)] if name]
+    numbers = [*scores, *features, *([columns.sample_weight] if columns.sample_weight else [])]
+    return types | {name: pl.Float64() for name in numbers if name in header and name not in types}
+
+
+def _scan(source: Files, types: Callable[[Sequence[str]], Types]) -> pl.LazyFrame:
     files, patterns = _checked(source)
     if source.kind == "parquet":
         return _scan_parquet(source, files, patterns)
     separator, header = _header(files, patterns)
-    types = dict.fromkeys(floats(header), pl.Float64())
     return pl.scan_csv(
         files,
         separator=separator,
-        schema_overrides=types,
+        schema_overrides=types(header),
         infer_schema_length=10_000,
         glob=patterns,
         **store_options(files[0]),
@@ -70,13 +79,6 @@ def _checked(source: Files) -> tuple[Any, bool]:
 def _scan_parquet(source: Files, files: Any, patterns: bool) -> pl.LazyFrame:
     options = store_options(files[0])
     return pl.scan_parquet(files, glob=patterns, hive_partitioning=source.partitioned or None, **options)
-
-
-def _scan_csv(files: Any, separator: str, types: Any, patterns: bool) -> pl.LazyFrame:
-    options = store_options(files[0])
-    return pl.scan_csv(
-        files, separator=separator, schema_overrides=types, infer_schema_length=10_000, glob=patterns, **options
-    )
 
 
 def _header(files: Any, patterns: bool) -> tuple[str, list[str]]:
@@ -99,7 +101,7 @@ def _check_content(file: Path, kind: str) -> None:
 
 
 def _separator(file: Location, pattern: bool) -> str:
-    """The separator (comma, semicolon or tab) that is most frequent in the first line."""
+    """The separator (comma, semicolon or tab) that is most frequent in the first line, outside of quotes."""
     if isinstance(file, Path):
         with file.open(encoding="utf-8", errors="replace") as text:
             first_line = text.readline()
@@ -108,7 +110,7 @@ def _separator(file: Location, pattern: bool) -> str:
             file, separator="\x01", quote_char=None, infer_schema=False, glob=pattern, **store_options(file)
         )
         first_line = whole.collect_schema().names()[0]
-    return max(",;\t", key=first_line.count)
+    return max(",;\t", key=_QUOTED.sub("", first_line).count)
 
 
 def _refuse_duplicates(header: Sequence[str], file: Location) -> None:

@@ -143,8 +143,8 @@ def sample_values(values: Any, name: str) -> NDArray[Any]:
     if missing:  # engines write a missing value as None, nan or NA
         empty = values.is_null().to_list()
         texts = [None if gone else value for value, gone in zip(values.to_list(), empty, strict=True)]
-        return plain_column(np.array(texts, dtype=object))
-    return plain_column(values.to_numpy())
+        return plain_column(np.array(texts, dtype=object), f"column {values.name!r}")
+    return plain_column(values.to_numpy(), f"column {values.name!r}")
 
 
 def score_matrix(rows: Any, names: Sequence[str]) -> NDArray[Any]:

@@ -79,7 +79,7 @@ def describe(probabilities: Floats, y_true: Ints, *, bins: int = 15) -> Calibrat
     probabilities = checks.float_matrix("probabilities", probabilities)
     num_classes = probabilities.shape[1]
     y_true = checks.class_indices("y_true", y_true, num_classes, rows=len(probabilities))
-    checks.probabilities("probabilities", probabilities)
+    probabilities = checks.probabilities("probabilities", probabilities)
     sums = CalibrationSums(num_classes, bins)
     confidence, correct = sums.add(probabilities, y_true)
     return sums.result(expected_calibration_error(confidence, correct, bins=bins, adaptive=True))

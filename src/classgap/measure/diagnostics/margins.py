@@ -91,7 +91,7 @@ def describe(scores: Floats, y_true: Ints, num_classes: int, *, kind: ScoreKind)
     if num_classes < 2:
         raise checks.InputError(f"margins need at least 2 classes, got scores with {num_classes} column(s)")
     if kind == "probabilities":
-        checks.probabilities("scores", scores)
+        scores = checks.probabilities("scores", scores)
     output, logit = margins_of(scores, y_true, kind)
     # 99.8 % of the samples define the range, so that a few extreme margins do not push all others into one bin.
     low, high = np.quantile(logit, (0.001, 0.999))

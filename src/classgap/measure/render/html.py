@@ -23,7 +23,7 @@ import classgap
 from classgap.measure.render import page_tables as tables
 from classgap.measure.render import plot
 from classgap.measure.render.page_samples import page_samples
-from classgap.measure.render.plain import percent, points
+from classgap.measure.render.plain import confidence_level, percent, points
 from classgap.measure.render.sections import sections
 from classgap.measure.statistics.groups import RANKINGS, THIRDS
 from classgap.measure.statistics.metrics import METRICS
@@ -296,7 +296,7 @@ def render_page(template: str, payload: dict[str, Any], charts: Charts, path: Pa
         spec.pop("config", None)
     payload |= {"figures": specs, "themes": {theme: plot.theme_config(theme) for theme in ("light", "dark")}}
     environment = _environment()
-    context["confidence"] = f"{100 * context['confidence']:g} %"
+    context["confidence"] = confidence_level(context["confidence"])
     text = environment.get_template(template).render(
         payload=embed_json(payload), style=Markup(_asset("page.css")), script=_inline_script(_asset("page.js")),
         vega=_vega(), version=classgap.__version__, figures=frozenset(specs), **context,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from classgap.measure.render.plain import p_value, percent, points
+from classgap.measure.render.plain import confidence_level, p_value, percent, points
 from classgap.measure.statistics.metrics import label
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def comparison_line(comparison: Comparison) -> str:
 
 def audit_html(report: AuditReport) -> str:
     """Verdict, main numbers with intervals, and the hardest classes."""
-    interval = f"{report.confidence:.0%} interval"
+    interval = f"{confidence_level(report.confidence)} interval"
     headline = [(label(name), *_estimate(report.metrics[name])) for name in _AUDIT_ROWS if name in report.metrics]
     present = report.per_class[report.per_class["support"] > 0]
     hardest = present[np.argsort(present["accuracy"], kind="stable")[:CLASSES_SHOWN]]
@@ -62,7 +62,7 @@ def audit_html(report: AuditReport) -> str:
 
 def comparison_html(comparison: Comparison) -> str:
     """Verdict, changes of the main numbers with intervals, and the classes that changed significantly."""
-    interval = f"{comparison.confidence:.0%} interval"
+    interval = f"{confidence_level(comparison.confidence)} interval"
     headline = [(label(name), *_cells(comparison.metrics[name])) for name in _CHANGE_ROWS if name in comparison.metrics]
     headline += [
         (f"classes that were {group} before", *_cells(change)) for group, change in comparison.groups["cross"].items()

@@ -35,6 +35,16 @@ def json_ready(value: Any) -> Any:
     return value
 
 
+def confidence_level(confidence: float) -> str:
+    """A confidence level or coverage in per cent, with all its digits.
+
+    Example:
+        >>> confidence_level(0.95), confidence_level(0.975), confidence_level(0.999)
+        ('95%', '97.5%', '99.9%')
+    """
+    return f"{100 * confidence:.10g}%"
+
+
 def percent(share: float) -> str:
     """A share in per cent with one decimal; a dash for nan.
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from classgap.measure.render.plain import percent, points
+from classgap.measure.render.plain import confidence_level, percent, points
 
 if TYPE_CHECKING:
     import numpy as np
@@ -135,7 +135,7 @@ def _sets(report: AuditReport, found: PredictionSetReport) -> Section:
     import numpy as np
 
     numbers = found.summary()
-    level = f"{found.coverage:.0%}"
+    level = confidence_level(found.coverage)
     order = np.argsort(found.common, kind="stable")
     order = order[: int((found.support > 0).sum())]
     columns = (("class", "class", "text"), ("samples", "samples", "int"), ("common", "common threshold", "share"),
@@ -171,9 +171,9 @@ def _test_samples(report: AuditReport) -> Section:
                ("needed", "more samples for ± 5 points", "int"), ("needed_at_most", "at most", "int"))  # fmt: skip
     records = report.more_test_samples(wanted, more=more)
     text = (
-        f"Half the length of the {report.confidence:.0%} interval of each class, as it is, as expected with {more} more test "
-        "samples of the class, and the number of further samples for ± 5 points: at the observed accuracy, and at the accuracy "
-        "within the interval that needs most samples.",
+        f"Half the length of the {confidence_level(report.confidence)} interval of each class, as it is, as expected with {more} "
+        "more test samples of the class, and the number of further samples for ± 5 points: at the observed accuracy, and at the "
+        "accuracy within the interval that needs most samples.",
     )
     table = listing("test_samples", "Widest intervals first", columns, records, "classes", terminal=False)
     return Section("planning", "How many more test samples", text, (table,))
