@@ -264,6 +264,21 @@ def test_compare_matches_samples_by_id():
     assert compare_labels(frame, shuffled.head(700), columns=Columns(id="file"), common=True).num_samples == 700
 
 
+def test_ids_of_different_types_are_matched_as_text(tmp_path: Path) -> None:
+    frame = table().drop("file").with_row_index("file")
+    renamed = frame.with_columns(file=pl.Series([str(i) if i < 700 else f"x{i}" for i in range(800)]))
+    frame.write_csv(tmp_path / "a.csv")
+    renamed.write_csv(tmp_path / "b.csv")
+    for sides in ((frame, renamed), (tmp_path / "a.csv", tmp_path / "b.csv")):
+        found = compare_labels(*sides, columns=Columns(id="file"), common=True)
+        assert found.num_samples == 700
+        assert found.metrics["macro_f1"].delta.value == 0
+    padded = frame.with_columns(file=pl.col("file").cast(pl.String).str.zfill(4))
+    padded.write_csv(tmp_path / "c.csv")
+    with pytest.raises(InputError, match="lacks 800 ids of the first run"):
+        compare_labels(tmp_path / "a.csv", tmp_path / "c.csv", columns=Columns(id="file"))
+
+
 # ---------------------------------------------------------------- fix
 
 

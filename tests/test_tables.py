@@ -300,6 +300,28 @@ def test_alignment_by_id(tmp_path: Path) -> None:
         align([Predictions.read([file], columns) for file in (first, other)])
 
 
+def test_ids_of_different_types_are_matched_as_text(tmp_path: Path) -> None:
+    """Numbers sort in another order than text: 0, 1, 2 … against 0, 1, 10, 11 …"""
+    rng, ids = np.random.default_rng(0), np.arange(200)
+    true = (ids < 2).astype(int)
+    pred = np.where(rng.random(200) < 0.7, true, 2)
+    columns = {"id": ids, "y_true": true, "y_pred": pred}
+    text = write(tmp_path / "a.csv", columns)
+    files = [archive(tmp_path / "b.npz", **columns), write(tmp_path / "c.parquet", columns | {"id": ids.astype(float)})]
+    pl.DataFrame(columns).with_columns(pl.col("id").cast(pl.String).cast(pl.Categorical)).write_parquet(
+        tmp_path / "d.parquet"
+    )
+    for before, after in ((text, files[0]), (files[0], tmp_path / "d.parquet"), (files[0], files[1])):
+        found = compare(before, after, columns=Columns(id="id"))
+        assert found.per_class["gained"].sum() == found.per_class["lost"].sum() == 0
+    whole = write(tmp_path / "f.parquet", columns)
+    assert compare(whole, files[1], columns=Columns(id="id")).per_class["gained"].sum() == 0  # joined by polars
+    with pytest.raises(InputError, match=r"lacks 1 ids of the first run and has 1 others \(e.g. 0, x\)"):
+        compare(
+            files[0], write(tmp_path / "g.csv", columns | {"id": ["x", *ids[1:].astype(str)]}), columns=Columns(id="id")
+        )
+
+
 def test_whole_numbers_are_positions_in_the_class_names(tmp_path: Path) -> None:
     """Names that are numbers in another order must not be read as the labels: 0.043 where 0.885 is true."""
     names = ["2", "0", "1"]

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from classgap import checks
 from classgap.checks import InputError, did_you_mean
+from classgap.predictions.arrays import plain_column
 from classgap.predictions.labels import check_names, printable_names
 from classgap.predictions.matching import matching_rows
 from classgap.predictions.predictions import ScoreKind
@@ -106,6 +107,7 @@ class MultiLabelPredictions:
         column = None if ids is None else np.asarray(checks.as_numpy(ids))
         if column is not None and column.shape != (len(true),):
             raise InputError(f"ids must have one entry per sample, {len(true)}, got shape {column.shape}")
+        column = None if column is None else plain_column(column)
         if y_pred is None:
             assert matrix is not None
             blank = np.zeros(true.shape, dtype=bool)

@@ -195,7 +195,7 @@ def read(
     place = str(source.files[0])
     if source.is_table:
         with readable(source.files[0]):
-            table = scan_as_stored(source, lambda names: find_label_columns(names, columns, place).scores)
+            table = scan_as_stored(source, lambda names: find_label_columns(names, columns, place).scores, columns.id)
             found = from_frame(table, columns, threshold, place)
         if label_names is None:
             return found

@@ -38,17 +38,22 @@ def scan(source: Files, columns: Columns) -> pl.LazyFrame:
     )
 
 
-def scan_as_stored(source: Files, floats: Callable[[Sequence[str]], Sequence[str]]) -> pl.LazyFrame:
+def scan_as_stored(
+    source: Files, floats: Callable[[Sequence[str]], Sequence[str]], sample_id: str | None = None
+) -> pl.LazyFrame:
     """One lazy table over all files, every column with the type that its values suggest.
 
     Args:
+        sample_id: The column of sample ids, which are text: 7 and 007 are two ids.
         floats: Which of the columns of a CSV file hold decimal numbers, even if the first thousands are whole.
     """
     files, patterns = _checked(source)
     if source.kind == "parquet":
         return _scan_parquet(source, files, patterns)
     separator, header = _header(files, patterns)
-    types = dict.fromkeys(floats(header), pl.Float64())
+    types: dict[str, pl.DataType] = dict.fromkeys(floats(header), pl.Float64())
+    if sample_id is not None and (name := pick("id", sample_id, header)) is not None:
+        types[name] = pl.String()
     return pl.scan_csv(
         files,
         separator=separator,
