@@ -300,6 +300,27 @@ def test_alignment_by_id(tmp_path: Path) -> None:
         align([Predictions.read([file], columns) for file in (first, other)])
 
 
+@pytest.mark.parametrize("name", ["a.parquet", "a.csv"])
+@pytest.mark.parametrize("role", ["id", "sample_weight", "path", "text", "by"])
+def test_a_column_with_another_role_holds_no_counts(tmp_path: Path, name: str, role: str) -> None:
+    more = {"site": ["x"] * 7} if role == "by" else {}
+    file = write(tmp_path / name, {"label": TRUE, "pred": PRED, "n": np.arange(7) + 2, **more})
+    columns = Columns(**{role: ("n",) if role == "by" else "n"})
+    assert Predictions.read([file], columns).num_samples == 7
+    assert Predictions.read([file], Columns(by=("site",) if role == "by" else ())).num_samples == 35
+
+
+def test_arrays_with_another_role_are_neither_head_nor_names(tmp_path: Path) -> None:
+    file = archive(tmp_path / "a.npz", y_true=TRUE, y_pred=PRED, weight=TRUE + 1.0, names=np.array(list("abcdefg")))
+    found = Predictions.read([file], Columns(sample_weight="weight", id="names"))
+    assert found.classes == ("0", "1", "2")
+    assert found.ids is not None
+    assert found.ids.tolist() == list("abcdefg")
+    scores = {"label": TRUE, "prob_0": TRUE == 0, "prob_1": TRUE == 1, "prob_2": TRUE == 2, "prob_weight": TRUE + 1.0}
+    frame = pl.DataFrame(scores).cast({f"prob_{k}": float for k in range(3)})
+    assert Predictions.from_frame(frame, Columns(sample_weight="prob_weight")).confusion.counts.diagonal().sum() == 7
+
+
 def test_ids_of_different_types_are_matched_as_text(tmp_path: Path) -> None:
     """Numbers sort in another order than text: 0, 1, 2 … against 0, 1, 10, 11 …"""
     rng, ids = np.random.default_rng(0), np.arange(200)

@@ -71,21 +71,34 @@ class Found:
 def find_columns(available: Sequence[str], columns: Columns, place: str) -> Found:
     """The columns of a table by role; ``place`` is the name of the table in error messages."""
     true, pred = pick("true", columns.true, available), pick("pred", columns.pred, available)
-    scores, spelled = pick_wide("scores", columns.scores, available)
-    if pred is None and not scores and (single := single_score_column(available)) is not None:
+    samples = pick_samples(columns, available)
+    free = without_described(available, columns)
+    scores, spelled = pick_wide("scores", columns.scores, free)
+    if pred is None and not scores and (single := single_score_column(free)) is not None:
         scores = [single]
-    features, _ = pick_wide("features", columns.features, available)
+    features, _ = pick_wide("features", columns.features, free)
     require_labels(true is not None, pred is not None or bool(scores), place, available)
     refuse_true_labels([str(true)], pred=[pred], scores=scores, features=features)
-    count = _pick_count(columns, available)
-    return Found(str(true), pred, scores, features, pick_samples(columns, available), spelled, count)
+    count = _pick_count(columns, available, [str(true), str(pred), *samples.values()])
+    return Found(str(true), pred, scores, features, samples, spelled, count)
 
 
-def _pick_count(columns: Columns, available: Sequence[str]) -> str | None:
-    """The column of counts; without an option only in a table that holds nothing but two labels, slices and a count."""
-    if columns.count is not None or len(available) == 3 + len(columns.by):
+def without_described(available: Sequence[str], columns: Columns) -> list[str]:
+    """The columns without those that the user named as ids, paths, texts or weights of the samples."""
+    named = [pick(role, getattr(columns, role), available) for role in DESCRIBING if getattr(columns, role)]
+    return [name for name in available if name not in named]
+
+
+def _pick_count(columns: Columns, available: Sequence[str], others: Sequence[str]) -> str | None:
+    """The column of counts; without an option only in a table that holds nothing but two labels, slices and a count.
+
+    A column with another role, one of ``others``, is no column of counts.
+    """
+    if columns.count is not None:
         return pick("count", columns.count, available)
-    return None
+    if len(available) != 3 + len(columns.by):
+        return None
+    return pick("count", None, [name for name in available if name not in others])
 
 
 def pick_samples(columns: Columns, available: Sequence[str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from classgap.checks import InputError
 from classgap.predictions.archives import Arrays, read_archive
 from classgap.predictions.arrays import plain_column
-from classgap.predictions.columns import Columns, pick, refuse_true_labels
+from classgap.predictions.columns import Columns, pick, refuse_true_labels, without_described
 from classgap.predictions.labels import names_of
 from classgap.predictions.multi_label import MultiLabelPredictions, Thresholds
 
@@ -251,7 +251,8 @@ def _archive_parts(arrays: Arrays, file: Path, columns: Columns) -> dict[str, ND
             )
     if columns.id is not None:
         found["ids"] = plain_column(arrays[str(pick("id", columns.id, available))])
-    names = "label_names" if "label_names" in available else pick("class_names", None, available)
+    free = without_described(available, columns)
+    names = "label_names" if "label_names" in free else pick("class_names", None, free)
     if names is not None and names not in wanted.values():
         found["names"] = arrays[names]
     return found

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from classgap.checks import InputError
-from classgap.predictions.columns import Columns, pick, pick_wide
+from classgap.predictions.columns import Columns, pick, pick_wide, without_described
 from classgap.predictions.locations import Files, Location, is_pattern
 from classgap.predictions.stores import store_options
 
@@ -26,7 +26,7 @@ def scan(source: Files, columns: Columns) -> pl.LazyFrame:
     types: dict[str, pl.DataType] = {name: pl.String() for name in labels if name in header}
     # Likewise, the first thousands of scores may be whole numbers and later ones not.
     for role, wanted in (("scores", columns.scores), ("features", columns.features)):
-        wide, _ = pick_wide(role, wanted, header)
+        wide, _ = pick_wide(role, wanted, without_described(header, columns))
         types |= {name: pl.Float64() for name in wide if len(wide) > 1 and name not in types}
     return pl.scan_csv(
         files,
