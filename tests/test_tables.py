@@ -111,6 +111,25 @@ def test_scores_as_columns_list_or_prefix(tmp_path: Path) -> None:
     assert found.y_true.tolist() == TRUE.tolist()
 
 
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize(
+    "names",
+    [["1", "2", "10"], ["1", "2", "3"], ["00", "01", "02"], ["2", "0", "1"], ['a"b', "c", '"d"'], ["0", "1", "x"]],
+)
+@pytest.mark.parametrize("batches", [False, True])
+def test_classes_named_by_numbers(tmp_path: Path, ending: str, names: list[str], batches: bool) -> None:
+    """What ``classgap predict`` writes for classes of any name is read again; labels 1 and 2 of 1, 2, 3 are no positions."""
+    true = np.minimum(TRUE, 1)
+    scores = {f"logit_{name}": 2.0 * (k == PRED) for k, name in enumerate(names)}
+    file = write(tmp_path / f"p.{ending}", {"y_true": np.array(names)[true], "y_pred": np.array(names)[PRED], **scores})
+    columns = Columns(scores="logit_") if "x" in names else None
+    found = Predictions.read([file], columns, batches=batches)
+    assert set(found.classes) == set(names)
+    order = [found.classes.index(name) for name in names]
+    assert found.confusion.counts[order][:, order].tolist() == [[1, 1, 0], [1, 2, 2], [0, 0, 0]]
+    assert not found.notes
+
+
 def archive(path: Path, **arrays: Any) -> Path:
     if path.suffix == ".npz":
         np.savez(path, **arrays)
@@ -228,7 +247,10 @@ GOOD = {"y_true": [0, 1], "y_pred": [0, 1]}
         ("a.csv", {"y_true": ["a", "b"], "y_pred": ["a", "x"]}, {"class_names": ["a", "b"]}, "'x', which is not among"),
         ("a.csv", {"y": [1, 2], "score_0": [0.5, 1], "score_1": [1, 2]}, {}, "if labels start at 1, subtract 1"),
         ("a.csv", {"y": ["a", "b"], "score_0": [0.5, 1], "score_1": [1, 2]}, {}, "order of the scores"),
-        ("a.csv", {"y": [0, 1], "score_0": [0.5, 1], "score_2": [1, 2]}, {}, "without gaps"),
+        ("a.csv", {"y": [0, 1], "score_0": [0.5, 1], "score_2": [1, 2]}, {}, r"label 1, which is not among .*'0', '2'"),
+        ("a.parquet", {"y": [0, 1], "score_1": [0.5, 1], "score_2": [1, 2]}, {}, r"label 0, which is not among .*'1', '2'"),
+        ("a.csv", {"y": [0, 1], "score_0": [0, 1], "score_1": [1, 2], "score_x": [1, 2]}, {}, "'score_x' is not;.*--scores"),
+        ("a.csv", {"y": [0, 1], "y_pred": [0, 1], "feat_1": [0.5, 1], "feat_2": [1, 2]}, {}, "without gaps"),
         ("a.csv", {"y": [0, 1], "score_0": [0.5, 1], "score_1": ["u", "v"]}, {}, "must hold numbers"),
         ("a.csv", {"y": [0, 1], "score_0": [0.5, None], "score_1": [1, 2]}, {}, "some cells are empty"),
         ("a.parquet", {"y": [0, 1], "scores": [[0.5], [1.0, 2.0]]}, {}, "equal lengths, got 1 to 2"),

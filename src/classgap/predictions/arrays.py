@@ -24,12 +24,14 @@ from classgap.predictions.side_files import counts_in_order
 class Source:
     """Origin of the arrays: for messages the name of each array there, and how the user gives class names.
 
-    ``numbered`` says that the score columns are numbered, so that numbers among the labels are positions.
+    ``numbered`` says that the score columns are numbered, so that numbers among the labels are positions; ``only_names`` that
+    numbers are names of score columns, so that numbers among the labels are names.
     """
 
     titles: Mapping[str, str]
     names_option: str
     numbered: bool = False
+    only_names: bool = False
 
     def title(self, role: str) -> str:
         return self.titles.get(role, role)
@@ -166,7 +168,12 @@ def encode(
     roles = [role for role in ("y_true", "y_pred") if role in arrays]
     distinct = [(source.title(role), _distinct(arrays[role])) for role in roles]
     classes, coders, notes = resolve_classes(
-        distinct, names=names, width=width, option=source.names_option, numbered=source.numbered
+        distinct,
+        names=names,
+        width=width,
+        option=source.names_option,
+        numbered=source.numbered,
+        only_names=source.only_names,
     )
     codes = {role: coder(arrays[role]) for role, coder in zip(roles, coders, strict=True)}
     predicted, differing = _predicted(codes.get("y_pred"), scores)

@@ -48,6 +48,7 @@ def resolve_classes(
     width: int | None = None,
     option: str = "class_names",
     numbered: bool = False,
+    only_names: bool = False,
 ) -> tuple[tuple[str, ...], list[LabelCoder], tuple[str, ...]]:
     """Class names, one coder per label column, and notes about assumptions.
 
@@ -57,6 +58,7 @@ def resolve_classes(
             indices, they are names. Labels stored as text, as in every CSV file, are names; if some are not names, they are
             indices.
         numbered: Labels stored as text that can be indices are indices too, since the score columns are numbered.
+        only_names: Labels stored as whole numbers are names, never indices, since numbers are names of score columns.
         width: Number of score columns. With it and without ``names``, labels must be column indices of the scores.
         option: How the user gives class names, for messages: an argument or a command-line option.
     Example:
@@ -80,7 +82,7 @@ def resolve_classes(
         index, notes = [shared] * len(labels), _spelled_alike(classes)
     else:
         classes = check_names(names, width)
-        index, notes = _index_by_name(distinct, labels, classes, option, numbered)
+        index, notes = _index_by_name(distinct, labels, classes, option, numbered, only_names)
     if len(classes) > MAX_CLASSES:
         raise InputError(
             f"{distinct[0][0]} has {len(classes):,} distinct values, more than the {MAX_CLASSES:,} classes that "
@@ -241,20 +243,25 @@ def _refuse_disjoint(distinct: Sequence[tuple[str, NDArray[Any]]], labels: list[
 
 
 def _index_by_name(
-    distinct: Sequence[tuple[str, NDArray[Any]]], labels: list[list[Any]], names: list[str], option: str, numbered: bool
+    distinct: Sequence[tuple[str, NDArray[Any]]],
+    labels: list[list[Any]],
+    names: list[str],
+    option: str,
+    numbered: bool,
+    only_names: bool = False,
 ) -> tuple[list[dict[Any, int]], tuple[str, ...]]:
     """Index of every label in each column, and a note if numbers can be read in two ways."""
     by_name = {name: k for k, name in enumerate(names)}
     indices, notes = [], []
     for (title, values), column in zip(distinct, labels, strict=True):
         for label in column:
-            if isinstance(label, str) and label not in by_name:
+            if (only_names or isinstance(label, str)) and str(label) not in by_name:
                 known = ", ".join(map(repr, names[:8])) + (" …" if len(names) > 8 else "")
                 raise InputError(f"{title} has the label {label!r}, which is not among the class names ({known})")
         if not _is_numeric(column):
             indices.append(by_name)
             continue
-        can_be_indices = all(0 <= n < len(names) for n in column)
+        can_be_indices = not only_names and all(0 <= n < len(names) for n in column)
         can_be_names = all(str(n) in by_name for n in column)
         if not (can_be_indices or can_be_names):
             wanted = "there are {} class names, so a number must be an index from 0 to {} or a class name"

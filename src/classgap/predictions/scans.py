@@ -19,7 +19,8 @@ def scan(source: Files, columns: Columns) -> pl.LazyFrame:
     files, patterns = _checked(source)
     if source.kind == "parquet":
         return _scan_parquet(source, files, patterns)
-    separator, header = _header(files, patterns)
+    separator, stored = _header(files, patterns)
+    header = list(stored)
     labels = [pick("true", columns.true, header), pick("pred", columns.pred, header)]
     labels += [columns.id and pick("id", columns.id, header), columns.path, columns.text, *columns.by]
     # Labels stay text until all distinct labels are known: a column may begin with numbers and contain names later.
@@ -28,14 +29,7 @@ def scan(source: Files, columns: Columns) -> pl.LazyFrame:
     for role, wanted in (("scores", columns.scores), ("features", columns.features)):
         wide, _ = pick_wide(role, wanted, without_described(header, columns))
         types |= {name: pl.Float64() for name in wide if len(wide) > 1 and name not in types}
-    return pl.scan_csv(
-        files,
-        separator=separator,
-        schema_overrides=types,
-        infer_schema_length=10_000,
-        glob=patterns,
-        **store_options(files[0]),
-    )
+    return _scan_csv(files, separator, stored, types, patterns)
 
 
 def scan_as_stored(
@@ -50,18 +44,12 @@ def scan_as_stored(
     files, patterns = _checked(source)
     if source.kind == "parquet":
         return _scan_parquet(source, files, patterns)
-    separator, header = _header(files, patterns)
+    separator, stored = _header(files, patterns)
+    header = list(stored)
     types: dict[str, pl.DataType] = dict.fromkeys(floats(header), pl.Float64())
     if sample_id is not None and (name := pick("id", sample_id, header)) is not None:
         types[name] = pl.String()
-    return pl.scan_csv(
-        files,
-        separator=separator,
-        schema_overrides=types,
-        infer_schema_length=10_000,
-        glob=patterns,
-        **store_options(files[0]),
-    )
+    return _scan_csv(files, separator, stored, types, patterns)
 
 
 def _checked(source: Files) -> tuple[Any, bool]:
@@ -77,15 +65,20 @@ def _scan_parquet(source: Files, files: Any, patterns: bool) -> pl.LazyFrame:
     return pl.scan_parquet(files, glob=patterns, hive_partitioning=source.partitioned or None, **options)
 
 
-def _scan_csv(files: Any, separator: str, types: Any, patterns: bool) -> pl.LazyFrame:
-    options = store_options(files[0])
-    return pl.scan_csv(
-        files, separator=separator, schema_overrides=types, infer_schema_length=10_000, glob=patterns, **options
+def _scan_csv(files: Any, separator: str, stored: dict[str, str], types: Any, patterns: bool) -> pl.LazyFrame:
+    overrides, options = {stored[name]: kind for name, kind in types.items()}, store_options(files[0])
+    table = pl.scan_csv(
+        files, separator=separator, schema_overrides=overrides, infer_schema_length=10_000, glob=patterns, **options
     )
+    renamed = {name: shown for shown, name in stored.items() if name != shown}
+    return table.rename(renamed) if renamed else table
 
 
-def _header(files: Any, patterns: bool) -> tuple[str, list[str]]:
-    """Separator and column names of a CSV file."""
+def _header(files: Any, patterns: bool) -> tuple[str, dict[str, str]]:
+    """Separator and column names of a CSV file, and how polars calls these columns.
+
+    A CSV file holds a quotation mark in a name twice, and polars does not reduce it to one in the header.
+    """
     separator = _separator(files[0], patterns)
     header = (
         pl.scan_csv(files[0], separator=separator, infer_schema=False, glob=patterns, **store_options(files[0]))
@@ -93,7 +86,7 @@ def _header(files: Any, patterns: bool) -> tuple[str, list[str]]:
         .names()
     )
     _refuse_duplicates(header, files[0])
-    return separator, header
+    return separator, {name.replace('""', '"'): name for name in header}
 
 
 def _check_content(file: Path, kind: str) -> None:
