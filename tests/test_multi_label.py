@@ -75,6 +75,19 @@ def test_equal_labels_are_not_called_different():
     assert real <= 7
 
 
+def test_tables_of_scores_are_read_by_name():
+    import pandas as pd
+
+    names, turned = list("abcde"), list("daceb")
+    scores = pd.DataFrame(SCORES, columns=names)[turned]
+    expected = MultiLabelPredictions.from_arrays(TRUE, scores=SCORES, threshold=[0.1, 0.2, 0.3, 0.4, 0.5])
+    limits = pd.Series([0.1, 0.2, 0.3, 0.4, 0.5], index=names)[turned]
+    found = MultiLabelPredictions.from_arrays(TRUE, scores=scores, label_names=names, threshold=limits)
+    np.testing.assert_array_equal(found.y_pred, expected.y_pred)
+    found = MultiLabelPredictions.from_arrays(pd.DataFrame(TRUE, columns=names), scores=scores)
+    np.testing.assert_array_equal(found.scores, expected.scores)
+
+
 def test_unusable():
     with pytest.raises(InputError, match="y_true must be a matrix of 0 and 1"):
         audit_labels([0, 1, 2], [0, 1, 2])

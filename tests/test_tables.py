@@ -513,3 +513,68 @@ def test_unusable_columns_of_samples(tmp_path: Path) -> None:
     short = archive(tmp_path / "a.npz", y_true=TRUE, y_pred=PRED, picture=np.array(["a"]))
     with pytest.raises(InputError, match=r"array 'picture' in .* must have one entry per sample, 7, got 1"):
         Predictions.read(short, Columns(path="picture"))
+
+
+# ---------------------------------------------------------------- pandas objects that name the classes
+
+
+def test_a_series_is_read_by_the_names_in_its_index() -> None:
+    import pandas as pd
+
+    counts = pd.Series(list("ccccccbbba")).value_counts()  # sorted by count, not by name
+    letters = np.array(list("abc"))
+    found = Predictions.from_arrays(letters[TRUE], letters[PRED], train_counts=counts)
+    assert np.asarray(found.train_counts).tolist() == [1, 3, 6]
+    codes = pd.Series([2] * 6 + [1] * 3 + [0]).value_counts()
+    assert np.asarray(Predictions.from_arrays(TRUE, PRED, train_counts=codes).train_counts).tolist() == [1, 3, 6]
+    by_place = Predictions.from_arrays(letters[TRUE], letters[PRED], train_counts=pd.Series([6, 3, 1]))
+    assert np.asarray(by_place.train_counts).tolist() == [6, 3, 1]
+    with pytest.raises(InputError, match="must name every class, but 1 of 3 are missing"):
+        Predictions.from_arrays(letters[TRUE], letters[PRED], train_counts=counts.drop("a"))
+    before, after = (audit(letters[TRUE], letters[y], n_boot=100) for y in (PRED, TRUE))
+    ranks = pd.Series([1, 2, 3], index=list("bca"))
+    expected = compare(before, after, reference=[3, 1, 2])
+    assert repr(compare(before, after, reference=ranks).groups) == repr(expected.groups)
+    with pytest.raises(
+        InputError, match=r"index of reference must hold every class once \('a', 'b', 'c'\), got 'b', 'c', 'x'"
+    ):
+        audit(letters[TRUE], letters[PRED], reference=ranks.rename({"a": "x"}))
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_a_table_of_scores_is_read_by_its_columns(library: str) -> None:
+    frame = pl.DataFrame({name: 1.0 * (k == PRED) for k, name in enumerate("abc")})
+    other = frame.select("c", "a", "b")
+    table, turned = (frame.to_pandas(), other.to_pandas()) if library == "pandas" else (frame, other)
+    letters = np.array(list("abc"))
+    for scores in (table, turned):
+        for names in (None, list("abc")):
+            found = Predictions.from_arrays(letters[TRUE], scores=scores, class_names=names)
+            assert np.array(found.classes)[found.y_pred].tolist() == letters[PRED].tolist()
+    with pytest.raises(InputError, match="the columns of scores must hold every class once"):
+        Predictions.from_arrays(letters[TRUE], scores=turned, class_names=["a", "b", "d"])
+    free = (
+        turned.rename(columns=dict(zip("cab", "xyz", strict=True))) if library == "pandas" else other.rename(str.upper)
+    )
+    assert (
+        Predictions.from_arrays(TRUE, scores=free).y_pred.tolist() == ((PRED + 1) % 3).tolist()
+    )  # no class has such a name
+
+
+def test_numbers_as_columns_are_names_of_the_classes() -> None:
+    import pandas as pd
+
+    scores = pd.DataFrame({k: 1.0 * (k == PRED + 1) for k in (3, 1, 2)})
+    found = Predictions.from_arrays(TRUE + 1, scores=scores)
+    assert np.array(found.classes)[found.y_pred].tolist() == [str(k + 1) for k in PRED]
+
+
+def test_counts_of_a_cross_table_are_read_by_name() -> None:
+    import pandas as pd
+
+    letters = np.array(list("abc"))
+    table = pd.crosstab(letters[TRUE], letters[PRED])
+    assert Predictions.from_counts(table).classes == ("a", "b", "c")
+    assert confusion(Predictions.from_counts(table.loc[["c", "a", "b"]], ["a", "b", "c"])) == COUNTS
+    with pytest.raises(InputError, match="rows and columns of counts must both be the classes"):
+        Predictions.from_counts(table.drop(columns="c"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import NoneType
 from typing import Any
 
@@ -17,7 +17,7 @@ from classgap.predictions.binary import is_single, widen
 from classgap.predictions.confusion import Confusion
 from classgap.predictions.labels import check_names, names_of, printable_names, resolve_classes
 from classgap.predictions.predictions import DESCRIBING, PER_ROW, Predictions, ScoreKind, argument
-from classgap.predictions.side_files import counts_in_order
+from classgap.predictions.side_files import counts_in_order, rows_by_name
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,13 @@ def encode_arguments(
         if role in arrays:
             arrays[role] = checks.label_vector(role, given[role])
     width = arrays["scores"].shape[1] if "scores" in arrays and arrays["scores"].ndim == 2 else None
+    train_counts = checks.by_name(train_counts)
     names = _given_names(class_names, arrays, width, train_counts)
+    source = ARGUMENTS
+    if names is None and (columns := checks.column_names(given["scores"])) is not None and _are_among(columns, arrays):
+        names, source = columns, replace(ARGUMENTS, only_names=True)
+    if names is not None and width is not None:
+        arrays["scores"] = checks.as_numpy(checks.columns_in_order("scores", given["scores"], names))
     if head is not None:
         if "features" not in arrays:
             raise InputError("head also needs features of shape (n, d); pass both or neither")
@@ -72,8 +78,16 @@ def encode_arguments(
         if head is None:
             raise InputError("margin_norms also needs head, the last layer; pass both or neither")
         arrays["margin_norms"] = checks.as_numpy(margin_norms, "margin_norms")
-    columns = _given_columns(describing, by, len(arrays["y_true"]))
-    return encode(arrays, ARGUMENTS, columns=columns, names=names, scores_kind=scores_kind, train_counts=train_counts)
+    described = _given_columns(describing, by, len(arrays["y_true"]))
+    return encode(arrays, source, columns=described, names=names, scores_kind=scores_kind, train_counts=train_counts)
+
+
+def _are_among(names: Sequence[str], arrays: Mapping[str, NDArray[Any]]) -> bool:
+    """Whether every label is one of the names."""
+    found = {
+        str(label) for role in ("y_true", "y_pred") if role in arrays for label in _distinct(arrays[role]).tolist()
+    }
+    return found <= set(names)
 
 
 def _given_columns(
@@ -130,6 +144,15 @@ def plain_column(values: NDArray[Any]) -> NDArray[Any]:
 
 def encode_counts(counts: Any, class_names: Any, train_counts: Any) -> Predictions:
     """Predictions from a matrix of counts."""
+    if (rows := rows_by_name(counts)) is not counts:
+        class_names = list(rows) if class_names is None else class_names
+        names = list(_names(class_names))
+        if set(rows) != set(names) or any(set(row) != set(names) for row in rows.values()):
+            raise InputError(
+                f"the rows and columns of counts must both be the classes ({', '.join(map(repr, names[:3]))} …); add the missing "
+                "ones with counts.reindex(index=names, columns=names, fill_value=0)"
+            )
+        counts = np.array([[rows[true][predicted] for predicted in names] for true in names])
     confusion = counts if isinstance(counts, Confusion) else Confusion.from_counts(counts)
     if confusion.num_samples == 0:
         raise InputError("counts must hold at least one sample, got only zeros")

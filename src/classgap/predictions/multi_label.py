@@ -99,6 +99,12 @@ class MultiLabelPredictions:
             >>> found.y_pred.tolist()
             [[True, False], [False, True]]
         """
+        named = checks.column_names(y_true) if label_names is None else label_names
+        if named is not None:
+            y_true, y_pred, scores = (
+                checks.columns_in_order(name, value, named)
+                for name, value in (("y_true", y_true), ("y_pred", y_pred), ("scores", scores))
+            )
         true = _indicators("y_true", y_true)
         names = _label_names(label_names, true.shape[1])
         matrix, kind = _scores(scores, scores_kind, true.shape)
@@ -229,6 +235,7 @@ def label_thresholds(threshold: Thresholds, labels: Sequence[str]) -> NDArray[np
         >>> label_thresholds({"dog": 0.2}, ["cat", "dog"]).tolist()
         [0.5, 0.2]
     """
+    threshold = checks.by_name(threshold)
     if isinstance(threshold, Mapping):
         for name in threshold:
             if name not in labels:
