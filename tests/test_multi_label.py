@@ -188,6 +188,41 @@ def test_archives_and_logits(tmp_path: Path) -> None:
     assert found.per_label["f1"].tolist() == expected.per_label["f1"].tolist()
 
 
+def test_a_threshold_decides_instead_of_predictions(tmp_path: Path) -> None:
+    frame = table().with_columns(pl.lit(0).alias(f"pred_{name}") for name in "abcde")
+    frame.write_csv(tmp_path / "a.csv")
+    for data in (frame, tmp_path / "a.csv"):
+        assert not audit_labels(data).samples.y_pred.any()
+        for limit in (0.5, 0.9):
+            np.testing.assert_array_equal(audit_labels(data, threshold=limit).samples.y_pred, limit <= SCORES)
+    with pytest.raises(InputError, match="threshold needs scores"):
+        audit_labels(frame.select(pl.exclude("^prob_.*$")), threshold=0.9)
+
+
+def test_label_names_of_the_file_decide_the_order(tmp_path: Path) -> None:
+    names, turned, limits = list("abcde"), list("daceb"), [0.1, 0.2, 0.3, 0.4, 0.5]
+    order = [names.index(name) for name in turned]
+    table().write_csv(tmp_path / "a.csv")
+    np.savez(tmp_path / "a.npz", y_true=TRUE, scores=SCORES, label_names=names)
+    for file in (tmp_path / "a.csv", tmp_path / "a.npz"):
+        found = MultiLabelPredictions.read(file, label_names=turned, threshold=limits)
+        assert found.labels == tuple(turned)
+        np.testing.assert_array_equal(found.y_true, TRUE[:, order])
+        np.testing.assert_array_equal(found.y_pred, SCORES[:, order] >= limits)
+        assert MultiLabelPredictions.read(file, label_names=list("vwxyz")).labels == tuple("vwxyz")
+        with pytest.raises(
+            InputError, match=r"those of the file .* or all different from them, but only 'a', 'b' occur"
+        ):
+            MultiLabelPredictions.read(file, label_names=list("abxyz"))
+
+
+def test_parts_must_have_the_same_label_names(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", y_true=TRUE, scores=SCORES, label_names=list("abcde"))
+    np.savez(tmp_path / "b.npz", y_true=TRUE, scores=SCORES, label_names=list("edcba"))
+    with pytest.raises(InputError, match="label names differ between"):
+        MultiLabelPredictions.read([tmp_path / "a.npz", tmp_path / "b.npz"])
+
+
 def test_unusable_tables(tmp_path: Path) -> None:
     frame = table()
     with pytest.raises(InputError, match="no columns have usual names for scores or predictions of labels"):
