@@ -82,6 +82,24 @@ def test_folder_and_several_files_are_parts(tmp_path: Path) -> None:
     assert confusion(Predictions.read(sorted(tmp_path.glob("part-*")))) == COUNTS
 
 
+def test_a_file_counts_once(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.csv", {"label": TRUE, "pred": PRED})
+    for given in ([file, file], [str(file), tmp_path / ".." / tmp_path.name / "a.csv"], [tmp_path, file]):
+        with pytest.raises(InputError, match=r"a\.csv is given twice.*its samples would count twice"):
+            Predictions.read(given)
+    (tmp_path / "b.csv").symlink_to(file)
+    with pytest.raises(InputError, match=r"b\.csv is given twice \(.*a\.csv is the same file\)"):
+        Predictions.read([tmp_path])
+
+
+def test_partitions_are_text(tmp_path: Path) -> None:
+    for site, count in (("01", 2), ("02", 3), ("1", 4)):
+        (tmp_path / f"site={site}").mkdir()
+        write(tmp_path / f"site={site}" / "a.parquet", {"label": [0, 1] * count, "pred": [0, 1] * count})
+    found = Predictions.read([tmp_path], Columns(by=("site",)))
+    assert found.counted_by["site"].names == ("01", "02", "1")
+
+
 def test_streaming_equals_rows(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     true, pred = rng.integers(0, 30, (2, 5000))
@@ -154,7 +172,7 @@ def test_archives(tmp_path: Path, ending: str) -> None:
     assert found.train_counts.tolist() == [5, 6, 7]
     for ours, theirs in ((found.scores, "logits"), (found.features, "features"), (found.weight, "weight")):
         np.testing.assert_array_equal(ours, arrays[theirs])
-    twice = Predictions.read([tmp_path / f"a.{ending}"] * 2)
+    twice = Predictions.read([tmp_path / f"a.{ending}", archive(tmp_path / f"b.{ending}", **arrays)])
     assert twice.num_samples == 14
     assert twice.weight is not None
     assert twice.weight.shape == (3, 4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -96,13 +97,25 @@ def resolve_classes(
 
 
 def _spelled_alike(classes: Sequence[str]) -> tuple[str, ...]:
-    """A note on classes whose names differ only in case or spaces: they are probably one class."""
+    """A note on classes whose names differ only in case, spaces or coding of accents: they are probably one class."""
     first: dict[str, str] = {}
-    pairs = [(other, name) for name in classes if (other := first.setdefault(name.strip().casefold(), name)) != name]
+    pairs = [(other, name) for name in classes if (other := first.setdefault(_folded(name), name)) != name]
     if not pairs:
         return ()
     shown = ", ".join(f"{one!r} and {other!r}" for one, other in pairs[:3]) + (" …" if len(pairs) > 3 else "")
-    return (f"{shown} differ only in case or spaces, but count as different classes; use one spelling if they are one",)
+    return (
+        f"{shown} differ only in {_difference(pairs)}, but count as different classes; use one spelling if they are one",
+    )
+
+
+def _folded(name: str) -> str:
+    return unicodedata.normalize("NFC", name.strip().casefold())
+
+
+def _difference(pairs: Sequence[tuple[str, str]]) -> str:
+    """What the names of the pairs differ in."""
+    alike = all(one.strip().casefold() == other.strip().casefold() for one, other in pairs)
+    return "case or spaces" if alike else "case, spaces or Unicode form (é as one character or as two)"
 
 
 def printable_names(names: Sequence[str]) -> tuple[str, ...]:
@@ -232,10 +245,11 @@ def _refuse_disjoint(distinct: Sequence[tuple[str, NDArray[Any]]], labels: list[
         return
     (one, _), (other, _) = distinct[:2]
     sentence = f"{one} and {other} have no label in common (e.g. {labels[0][0]!r} and {labels[1][0]!r})"
-    spellings = [{str(label).strip().casefold(): label for label in column} for column in labels[:2]]
+    spellings = [{_folded(str(label)): label for label in column} for column in labels[:2]]
     if alike := sorted(spellings[0].keys() & spellings[1].keys()):
-        pair = f"{spellings[0][alike[0]]!r} and {spellings[1][alike[0]]!r}"
-        raise InputError(f"{sentence}; {pair} differ only in case or spaces: use one spelling")
+        first, second = str(spellings[0][alike[0]]), str(spellings[1][alike[0]])
+        how = _difference([(first, second)])
+        raise InputError(f"{sentence}; {first!r} and {second!r} differ only in {how}: use one spelling")
     raise InputError(
         f"{sentence}, so no sample would be correct; check that both hold labels of the same classes, or give the class names "
         f"({option})"

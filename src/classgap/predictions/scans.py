@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -61,8 +62,20 @@ def _checked(source: Files) -> tuple[Any, bool]:
 
 
 def _scan_parquet(source: Files, files: Any, patterns: bool) -> pl.LazyFrame:
-    options = store_options(files[0])
-    return pl.scan_parquet(files, glob=patterns, hive_partitioning=source.partitioned or None, **options)
+    options: dict[str, Any] = {"glob": patterns, **store_options(files[0])}
+    if not source.partitioned:
+        return pl.scan_parquet(files, **options)
+    folders = {name for file in files for name, is_column, _ in _partitions(file) if is_column}
+    if patterns:  # the names of the folders are not known here
+        both = [pl.scan_parquet(files, hive_partitioning=hive, **options).collect_schema() for hive in (True, False)]
+        folders |= both[0].keys() - both[1].keys()
+    # Without types, 01 and 1 would become the same number.
+    return pl.scan_parquet(files, hive_partitioning=True, hive_schema=dict.fromkeys(folders, pl.String()), **options)
+
+
+def _partitions(file: Location) -> list[tuple[str, str, str]]:
+    """The names of the folders of a file, parted at ``=``."""
+    return [folder.partition("=") for folder in re.split(r"[/\\]", str(file))[:-1]]
 
 
 def _scan_csv(files: Any, separator: str, stored: dict[str, str], types: Any, patterns: bool) -> pl.LazyFrame:
