@@ -146,13 +146,13 @@ def encode_counts(counts: Any, class_names: Any, train_counts: Any) -> Predictio
     """Predictions from a matrix of counts."""
     if (rows := rows_by_name(counts)) is not counts:
         class_names = list(rows) if class_names is None else class_names
-        names = list(_names(class_names))
-        if set(rows) != set(names) or any(set(row) != set(names) for row in rows.values()):
+        wanted = _names(class_names)
+        if set(rows) != set(wanted) or any(set(row) != set(wanted) for row in rows.values()):
             raise InputError(
-                f"the rows and columns of counts must both be the classes ({', '.join(map(repr, names[:3]))} …); add the missing "
-                "ones with counts.reindex(index=names, columns=names, fill_value=0)"
+                f"the rows and columns of counts must both be the classes ({', '.join(map(repr, wanted[:3]))} …); add the "
+                "missing ones with counts.reindex(index=names, columns=names, fill_value=0)"
             )
-        counts = np.array([[rows[true][predicted] for predicted in names] for true in names])
+        counts = np.array([[rows[true][predicted] for predicted in wanted] for true in wanted])
     confusion = counts if isinstance(counts, Confusion) else Confusion.from_counts(counts)
     if confusion.num_samples == 0:
         raise InputError("counts must hold at least one sample, got only zeros")
