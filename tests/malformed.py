@@ -181,7 +181,7 @@ REFUSED: dict[str, Content] = {
     "no score.csv": SCORES + "0,,1\n1,1,0\n",
     "nan score.csv": SCORES + "0,nan,1\n1,1,0\n",
     "huge score.csv": SCORES + "0,1e999,1\n1,1,0\n",
-    "missing score column.csv": "y_true,score_0,score_2\n0,1,2\n",
+    "missing score column.csv": "y_true,score_0,score_2\n0,1,2\n1,1,2\n",
     "no Parquet.parquet": b"PAR1" + bytes(100),
     "lists as labels.parquet": parquet(y_true=[[1], [2]], y_pred=[1, 2]),
     "no labels.parquet": parquet(y_true=[None, None], y_pred=[None, None]),

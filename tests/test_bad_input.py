@@ -58,6 +58,7 @@ def test_a_class_may_be_counted_once(tmp_path: Path, name: str, text: str) -> No
     [
         (["eight", "nine"], ["Eight", "Nine"], "differ only in case or spaces"),
         (["eight", "nine"], [" eight", " nine"], "differ only in case or spaces"),
+        (["caf\u00e9", "th\u00e9"], ["cafe\u0301", "the\u0301"], "differ only in case, spaces or Unicode form"),
         ([0, 1, 1], [7, 8, 8], "no sample would be correct"),
     ],
 )
@@ -157,6 +158,8 @@ def test_names_that_differ_in_case_are_noted(tmp_path: Path) -> None:
     file.write_text("label,pred\n" + "cat,cat\ndog,Dog\n" * 20)
     found = Predictions.read(file)
     assert any("'Dog' and 'dog' differ only in case or spaces" in note for note in found.notes)
+    found = Predictions.from_arrays(["caf\u00e9", "cafe\u0301"], ["caf\u00e9", "caf\u00e9"])
+    assert any("differ only in case, spaces or Unicode form" in note for note in found.notes)
 
 
 def test_scores_named_with_brackets_or_a_pattern(tmp_path: Path) -> None:

@@ -137,3 +137,16 @@ def test_the_choice_is_part_of_the_configuration() -> None:
     assert TrainConfig.from_dict(json.loads(json.dumps(none.to_dict()))) == none
     assert none.method.params == {"class_counts": None}
     assert len({job_key(plain), job_key(none), job_key(train)}) == 3
+
+
+def test_losses_refuse_counts_by_name() -> None:
+    import pandas as pd
+
+    from classgap.losses import BalancedSoftmaxLoss
+
+    labels = pd.Series([2] * 6 + [1] * 3 + [0])
+    with pytest.raises(
+        InputError, match="class_counts must be in the order of the classes, got a pandas Series with names"
+    ):
+        BalancedSoftmaxLoss(3, class_counts=labels.value_counts())
+    assert BalancedSoftmaxLoss(3, class_counts=labels.value_counts().sort_index()).class_counts.tolist() == [1, 3, 6]

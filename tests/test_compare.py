@@ -336,6 +336,19 @@ def test_views():
     assert result.worst == result.metrics["worst"]
 
 
+def test_audits_are_matched_by_their_ids():
+    rng = np.random.default_rng(0)
+    y, ids = np.repeat([0, 1, 2], 40), np.array([f"f{i:03d}" for i in range(120)])
+    p = np.where(rng.random(120) < 0.7, y, (y + 1) % 3)
+    order = np.concatenate([k * 40 + rng.permutation(40) for k in range(3)])
+    before, after = audit(y, p, ids=ids), audit(y[order], p[order], ids=ids[order])
+    for other in (after, Predictions.from_arrays(y[order], p[order], ids=ids[order])):
+        found = classgap.compare(before, other)
+        assert found.per_class["gained"].sum() == found.per_class["lost"].sum() == 0
+    with pytest.raises(InputError, match="lacks 120 ids of the first run and has 120 others"):
+        classgap.compare(before, audit(y, p, ids=[f"g{i}" for i in range(120)]))
+
+
 def test_refusals():
     report_ = audit([0, 1, 1], [0, 1, 0])
     for other, message in (

@@ -56,6 +56,21 @@ def test_fix_lowers_the_cost(tmp_path):
     assert (load(tmp_path / "method").predict(logits) == np.array(names)[after]).all()
 
 
+def test_a_table_of_costs_is_read_by_name():
+    import pandas as pd
+
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1, 2], 30)
+    scores, names = 2 * np.eye(3)[y] + rng.normal(size=(90, 3)), np.array(list("abc"))
+    cost = pd.DataFrame([[0, 1, 9], [2, 0, 3], [4, 5, 0]], index=names, columns=names)
+    turned = cost.loc[list("cab"), list("bca")]
+    np.testing.assert_array_equal(LowestCost(turned).fit(scores, names[y]).cost_, cost)
+    options = {"scores": scores, "class_names": list("abc"), "folds": 2}
+    np.testing.assert_array_equal(fix(y, cost=turned, **options).method.cost_, cost)
+    with pytest.raises(InputError, match="must have an entry for every pair of classes, but 'a' → 'c' is missing"):
+        fix(y, cost=turned.drop(columns="c"), **options)
+
+
 def test_nothing_is_claimed_where_nothing_can_be_gained():
     helped = 0
     for seed in range(4):

@@ -52,6 +52,14 @@ def test_scores_take_names_and_refuse_what_cannot_be_compared() -> None:
         scores.gap_score(np.eye(3), [0, 1, 2])
 
 
+def test_labels_of_different_types_and_negative_weights_are_refused() -> None:
+    with pytest.raises(InputError, match="labels of the same type"):
+        scores.hard_third_score(["0", "1", "2"], [0, 1, 2])
+    assert scores.hard_third_score([True, False], [1, 0]) == 1
+    with pytest.raises(InputError, match="sample_weight must be at least 0"):
+        scores.hard_third_score([0, 1], [0, 1], sample_weight=[1, -1])
+
+
 def test_cross_validation_and_search() -> None:
     X, y = make_classification(400, n_informative=5, n_classes=3, weights=[0.8, 0.15, 0.05], random_state=0)
     found = cross_validate(LogisticRegression(), X, y, scoring=scores.SCORERS, cv=3)

@@ -75,6 +75,19 @@ def test_equal_labels_are_not_called_different():
     assert real <= 7
 
 
+def test_tables_of_scores_are_read_by_name():
+    import pandas as pd
+
+    names, turned = list("abcde"), list("daceb")
+    scores = pd.DataFrame(SCORES, columns=names)[turned]
+    expected = MultiLabelPredictions.from_arrays(TRUE, scores=SCORES, threshold=[0.1, 0.2, 0.3, 0.4, 0.5])
+    limits = pd.Series([0.1, 0.2, 0.3, 0.4, 0.5], index=names)[turned]
+    found = MultiLabelPredictions.from_arrays(TRUE, scores=scores, label_names=names, threshold=limits)
+    np.testing.assert_array_equal(found.y_pred, expected.y_pred)
+    found = MultiLabelPredictions.from_arrays(pd.DataFrame(TRUE, columns=names), scores=scores)
+    np.testing.assert_array_equal(found.scores, expected.scores)
+
+
 def test_unusable():
     with pytest.raises(InputError, match="y_true must be a matrix of 0 and 1"):
         audit_labels([0, 1, 2], [0, 1, 2])
@@ -175,6 +188,41 @@ def test_archives_and_logits(tmp_path: Path) -> None:
     assert found.per_label["f1"].tolist() == expected.per_label["f1"].tolist()
 
 
+def test_a_threshold_decides_instead_of_predictions(tmp_path: Path) -> None:
+    frame = table().with_columns(pl.lit(0).alias(f"pred_{name}") for name in "abcde")
+    frame.write_csv(tmp_path / "a.csv")
+    for data in (frame, tmp_path / "a.csv"):
+        assert not audit_labels(data).samples.y_pred.any()
+        for limit in (0.5, 0.9):
+            np.testing.assert_array_equal(audit_labels(data, threshold=limit).samples.y_pred, limit <= SCORES)
+    with pytest.raises(InputError, match="threshold needs scores"):
+        audit_labels(frame.select(pl.exclude("^prob_.*$")), threshold=0.9)
+
+
+def test_label_names_of_the_file_decide_the_order(tmp_path: Path) -> None:
+    names, turned, limits = list("abcde"), list("daceb"), [0.1, 0.2, 0.3, 0.4, 0.5]
+    order = [names.index(name) for name in turned]
+    table().write_csv(tmp_path / "a.csv")
+    np.savez(tmp_path / "a.npz", y_true=TRUE, scores=SCORES, label_names=names)
+    for file in (tmp_path / "a.csv", tmp_path / "a.npz"):
+        found = MultiLabelPredictions.read(file, label_names=turned, threshold=limits)
+        assert found.labels == tuple(turned)
+        np.testing.assert_array_equal(found.y_true, TRUE[:, order])
+        np.testing.assert_array_equal(found.y_pred, SCORES[:, order] >= limits)
+        assert MultiLabelPredictions.read(file, label_names=list("vwxyz")).labels == tuple("vwxyz")
+        with pytest.raises(
+            InputError, match=r"those of the file .* or all different from them, but only 'a', 'b' occur"
+        ):
+            MultiLabelPredictions.read(file, label_names=list("abxyz"))
+
+
+def test_parts_must_have_the_same_label_names(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", y_true=TRUE, scores=SCORES, label_names=list("abcde"))
+    np.savez(tmp_path / "b.npz", y_true=TRUE, scores=SCORES, label_names=list("edcba"))
+    with pytest.raises(InputError, match="label names differ between"):
+        MultiLabelPredictions.read([tmp_path / "a.npz", tmp_path / "b.npz"])
+
+
 def test_unusable_tables(tmp_path: Path) -> None:
     frame = table()
     with pytest.raises(InputError, match="no columns have usual names for scores or predictions of labels"):
@@ -262,6 +310,21 @@ def test_compare_matches_samples_by_id():
     with pytest.raises(InputError, match="lacks 1 ids of the first run"):
         compare_labels(frame, shuffled.head(799), columns=Columns(id="file"))
     assert compare_labels(frame, shuffled.head(700), columns=Columns(id="file"), common=True).num_samples == 700
+
+
+def test_ids_of_different_types_are_matched_as_text(tmp_path: Path) -> None:
+    frame = table().drop("file").with_row_index("file")
+    renamed = frame.with_columns(file=pl.Series([str(i) if i < 700 else f"x{i}" for i in range(800)]))
+    frame.write_csv(tmp_path / "a.csv")
+    renamed.write_csv(tmp_path / "b.csv")
+    for sides in ((frame, renamed), (tmp_path / "a.csv", tmp_path / "b.csv")):
+        found = compare_labels(*sides, columns=Columns(id="file"), common=True)
+        assert found.num_samples == 700
+        assert found.metrics["macro_f1"].delta.value == 0
+    padded = frame.with_columns(file=pl.col("file").cast(pl.String).str.zfill(4))
+    padded.write_csv(tmp_path / "c.csv")
+    with pytest.raises(InputError, match="lacks 800 ids of the first run"):
+        compare_labels(tmp_path / "a.csv", tmp_path / "c.csv", columns=Columns(id="file"))
 
 
 # ---------------------------------------------------------------- fix

@@ -12,10 +12,10 @@ import pytest
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from classgap import registry
+from classgap import fix, registry
 from classgap.cards import card
 from classgap.checks import InputError
-from classgap.posthoc import PostHocMethod, load, save
+from classgap.posthoc import LogitAdjustment, PostHocMethod, PredictionSets, TemperatureScaling, load, save
 from classgap.suites.records import read_records
 from posthoc_data import Task, long_tailed_task
 
@@ -111,6 +111,44 @@ def test_labels_may_be_names(fitted: PostHocMethod, task: Task) -> None:
     named = clone(fitted).fit(task.scores, names[task.y], classes=names, **task.context)
     expected = names[fitted.predict(task.scores, features=task.features)]
     np.testing.assert_array_equal(named.predict(task.scores, features=task.features), expected)
+
+
+def test_pandas_objects_are_read_by_name(task: Task) -> None:
+    import pandas as pd
+
+    names, order = np.array(list("abcde")), np.array([3, 1, 4, 0, 2])
+    scores, counts = pd.DataFrame(task.scores, columns=names), pd.Series(task.counts, index=names)
+    expected = LogitAdjustment().fit(task.scores, names[task.y], class_counts=task.counts)
+    found = LogitAdjustment().fit(scores.iloc[:, order], names[task.y], class_counts=counts.iloc[order])
+    np.testing.assert_array_equal(found.offset_, expected.offset_)
+    np.testing.assert_array_equal(found.predict(scores.iloc[:, order]), expected.predict(task.scores))
+    sets = PredictionSets().fit(scores.iloc[:, order], names[task.y])
+    np.testing.assert_array_equal(sets.predict(scores.iloc[:, order]), sets.predict(task.scores))
+    with pytest.raises(InputError, match="index of class_counts must hold every class once"):
+        LogitAdjustment().fit(task.scores, names[task.y], class_counts=counts.rename({"a": "x"}))
+
+
+def test_numbers_as_text_need_the_order_of_the_columns() -> None:
+    """Sorted as text, 10 comes before 2; audit takes such labels for positions."""
+    y = np.tile(np.arange(11), 20)
+    scores = 3 * np.eye(11)[y] + np.random.default_rng(0).normal(size=(220, 11))
+    with pytest.raises(InputError, match=r"sort differently as text \('10' before '2'\).*classes="):
+        TemperatureScaling().fit(scores, y.astype(str))
+    names = np.arange(11).astype(str)
+    assert (TemperatureScaling().fit(scores, y.astype(str), classes=names).predict(scores) == names[y]).mean() > 0.8
+    scores, y = scores[y < 10, :10], y[y < 10]
+    assert (TemperatureScaling().fit(scores, y.astype(str)).predict(scores) == names[y]).mean() > 0.8
+
+
+def test_fix_predicts_labels_of_the_type_that_was_given(tmp_path: Path) -> None:
+    y = np.repeat([0, 1, 2], 60)
+    scores = 3 * np.eye(3)[y] + np.random.default_rng(0).normal(size=(180, 3))
+    method = fix(y, scores=scores, folds=2).method
+    save(method, tmp_path / "method")
+    for one in (method, load(tmp_path / "method")):
+        assert (one.predict(scores) == y).mean() > 0.8
+    assert set(fix(y, scores=scores, folds=2, class_names=list("abc")).method.predict(scores)) == set("abc")
+    assert set(fix(y.astype(str), scores=scores, folds=2).method.predict(scores)) == set("012")
 
 
 def test_saved_and_loaded(fitted: PostHocMethod, task: Task, tmp_path) -> None:

@@ -14,7 +14,7 @@ from sklearn.svm import SVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from classgap.checks import InputError
-from classgap.posthoc import CRT, MARC, GapDial, LogitAdjustment, PostHocClassifier
+from classgap.posthoc import CRT, MARC, GapDial, LogitAdjustment, PostHocClassifier, TemperatureScaling
 
 
 @parametrize_with_checks(
@@ -79,6 +79,23 @@ def _four_classes() -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
     y = np.repeat(np.arange(4), 20)
     return rng.normal(size=(80, 3)) + y[:, None], y
+
+
+def test_three_classes_have_as_many_pairs_as_classes() -> None:
+    from sklearn.datasets import load_iris
+    from sklearn.frozen import FrozenEstimator
+    from sklearn.pipeline import make_pipeline
+
+    X, y = load_iris(return_X_y=True)
+    pairs = make_pipeline(SVC(decision_function_shape="ovo"))
+    for base in (pairs, FrozenEstimator(pairs.fit(X, y))):
+        with pytest.raises(InputError, match=r"one score per pair of classes.*decision_function_shape='ovr'"):
+            PostHocClassifier(base, TemperatureScaling()).fit(X, y)
+    assert PostHocClassifier(SVC(), TemperatureScaling()).fit(X, y).score(X, y) > 0.95
+    assert (
+        PostHocClassifier(SVC(decision_function_shape="ovo"), TemperatureScaling()).fit(X[:100], y[:100]).score(X, y)
+        > 0.6
+    )
 
 
 def test_linear_scores_without_probabilities(imbalanced) -> None:

@@ -82,6 +82,24 @@ def test_folder_and_several_files_are_parts(tmp_path: Path) -> None:
     assert confusion(Predictions.read(sorted(tmp_path.glob("part-*")))) == COUNTS
 
 
+def test_a_file_counts_once(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.csv", {"label": TRUE, "pred": PRED})
+    for given in ([file, file], [str(file), tmp_path / ".." / tmp_path.name / "a.csv"], [tmp_path, file]):
+        with pytest.raises(InputError, match=r"a\.csv is given twice.*its samples would count twice"):
+            Predictions.read(given)
+    (tmp_path / "b.csv").symlink_to(file)
+    with pytest.raises(InputError, match=r"b\.csv is given twice \(.*a\.csv is the same file\)"):
+        Predictions.read([tmp_path])
+
+
+def test_partitions_are_text(tmp_path: Path) -> None:
+    for site, count in (("01", 2), ("02", 3), ("1", 4)):
+        (tmp_path / f"site={site}").mkdir()
+        write(tmp_path / f"site={site}" / "a.parquet", {"label": [0, 1] * count, "pred": [0, 1] * count})
+    found = Predictions.read([tmp_path], Columns(by=("site",)))
+    assert found.counted_by["site"].names == ("01", "02", "1")
+
+
 def test_streaming_equals_rows(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     true, pred = rng.integers(0, 30, (2, 5000))
@@ -111,6 +129,25 @@ def test_scores_as_columns_list_or_prefix(tmp_path: Path) -> None:
     assert found.y_true.tolist() == TRUE.tolist()
 
 
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize(
+    "names",
+    [["1", "2", "10"], ["1", "2", "3"], ["00", "01", "02"], ["2", "0", "1"], ['a"b', "c", '"d"'], ["0", "1", "x"]],
+)
+@pytest.mark.parametrize("batches", [False, True])
+def test_classes_named_by_numbers(tmp_path: Path, ending: str, names: list[str], batches: bool) -> None:
+    """What ``classgap predict`` writes for classes of any name is read again; labels 1 and 2 of 1, 2, 3 are no positions."""
+    true = np.minimum(TRUE, 1)
+    scores = {f"logit_{name}": 2.0 * (k == PRED) for k, name in enumerate(names)}
+    file = write(tmp_path / f"p.{ending}", {"y_true": np.array(names)[true], "y_pred": np.array(names)[PRED], **scores})
+    columns = Columns(scores="logit_") if "x" in names else None
+    found = Predictions.read([file], columns, batches=batches)
+    assert set(found.classes) == set(names)
+    order = [found.classes.index(name) for name in names]
+    assert found.confusion.counts[order][:, order].tolist() == [[1, 1, 0], [1, 2, 2], [0, 0, 0]]
+    assert not found.notes
+
+
 def archive(path: Path, **arrays: Any) -> Path:
     if path.suffix == ".npz":
         np.savez(path, **arrays)
@@ -135,7 +172,7 @@ def test_archives(tmp_path: Path, ending: str) -> None:
     assert found.train_counts.tolist() == [5, 6, 7]
     for ours, theirs in ((found.scores, "logits"), (found.features, "features"), (found.weight, "weight")):
         np.testing.assert_array_equal(ours, arrays[theirs])
-    twice = Predictions.read([tmp_path / f"a.{ending}"] * 2)
+    twice = Predictions.read([tmp_path / f"a.{ending}", archive(tmp_path / f"b.{ending}", **arrays)])
     assert twice.num_samples == 14
     assert twice.weight is not None
     assert twice.weight.shape == (3, 4)
@@ -247,7 +284,10 @@ GOOD = {"y_true": [0, 1], "y_pred": [0, 1]}
         ("a.csv", {"y_true": ["a", "b"], "y_pred": ["a", "x"]}, {"class_names": ["a", "b"]}, "'x', which is not among"),
         ("a.csv", {"y": [1, 2], "score_0": [0.5, 1], "score_1": [1, 2]}, {}, "if labels start at 1, subtract 1"),
         ("a.csv", {"y": ["a", "b"], "score_0": [0.5, 1], "score_1": [1, 2]}, {}, "order of the scores"),
-        ("a.csv", {"y": [0, 1], "score_0": [0.5, 1], "score_2": [1, 2]}, {}, "without gaps"),
+        ("a.csv", {"y": [0, 1], "score_0": [0.5, 1], "score_2": [1, 2]}, {}, r"label 1, which is not among .*'0', '2'"),
+        ("a.parquet", {"y": [0, 1], "score_1": [0.5, 1], "score_2": [1, 2]}, {}, r"label 0, which is not among .*'1', '2'"),
+        ("a.csv", {"y": [0, 1], "score_0": [0, 1], "score_1": [1, 2], "score_x": [1, 2]}, {}, "'score_x' is not;.*--scores"),
+        ("a.csv", {"y": [0, 1], "y_pred": [0, 1], "feat_1": [0.5, 1], "feat_2": [1, 2]}, {}, "without gaps"),
         ("a.csv", {"y": [0, 1], "score_0": [0.5, 1], "score_1": ["u", "v"]}, {}, "must hold numbers"),
         ("a.csv", {"y": [0, 1], "score_0": [0.5, None], "score_1": [1, 2]}, {}, "some cells are empty"),
         ("a.parquet", {"y": [0, 1], "scores": [[0.5], [1.0, 2.0]]}, {}, "equal lengths, got 1 to 2"),
@@ -317,6 +357,49 @@ def test_alignment_by_id(tmp_path: Path) -> None:
     other = write(tmp_path / "d.csv", {"y_true": TRUE, "y_pred": PRED, "id": np.arange(7) + 1})
     with pytest.raises(InputError, match=r"must have the same sample ids.*lacks 1 ids.*has 1 others"):
         align([Predictions.read([file], columns) for file in (first, other)])
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.csv"])
+@pytest.mark.parametrize("role", ["id", "sample_weight", "path", "text", "by"])
+def test_a_column_with_another_role_holds_no_counts(tmp_path: Path, name: str, role: str) -> None:
+    more = {"site": ["x"] * 7} if role == "by" else {}
+    file = write(tmp_path / name, {"label": TRUE, "pred": PRED, "n": np.arange(7) + 2, **more})
+    columns = Columns(**{role: ("n",) if role == "by" else "n"})
+    assert Predictions.read([file], columns).num_samples == 7
+    assert Predictions.read([file], Columns(by=("site",) if role == "by" else ())).num_samples == 35
+
+
+def test_arrays_with_another_role_are_neither_head_nor_names(tmp_path: Path) -> None:
+    file = archive(tmp_path / "a.npz", y_true=TRUE, y_pred=PRED, weight=TRUE + 1.0, names=np.array(list("abcdefg")))
+    found = Predictions.read([file], Columns(sample_weight="weight", id="names"))
+    assert found.classes == ("0", "1", "2")
+    assert found.ids is not None
+    assert found.ids.tolist() == list("abcdefg")
+    scores = {"label": TRUE, "prob_0": TRUE == 0, "prob_1": TRUE == 1, "prob_2": TRUE == 2, "prob_weight": TRUE + 1.0}
+    frame = pl.DataFrame(scores).cast({f"prob_{k}": float for k in range(3)})
+    assert Predictions.from_frame(frame, Columns(sample_weight="prob_weight")).confusion.counts.diagonal().sum() == 7
+
+
+def test_ids_of_different_types_are_matched_as_text(tmp_path: Path) -> None:
+    """Numbers sort in another order than text: 0, 1, 2 … against 0, 1, 10, 11 …"""
+    rng, ids = np.random.default_rng(0), np.arange(200)
+    true = (ids < 2).astype(int)
+    pred = np.where(rng.random(200) < 0.7, true, 2)
+    columns = {"id": ids, "y_true": true, "y_pred": pred}
+    text = write(tmp_path / "a.csv", columns)
+    files = [archive(tmp_path / "b.npz", **columns), write(tmp_path / "c.parquet", columns | {"id": ids.astype(float)})]
+    pl.DataFrame(columns).with_columns(pl.col("id").cast(pl.String).cast(pl.Categorical)).write_parquet(
+        tmp_path / "d.parquet"
+    )
+    for before, after in ((text, files[0]), (files[0], tmp_path / "d.parquet"), (files[0], files[1])):
+        found = compare(before, after, columns=Columns(id="id"))
+        assert found.per_class["gained"].sum() == found.per_class["lost"].sum() == 0
+    whole = write(tmp_path / "f.parquet", columns)
+    assert compare(whole, files[1], columns=Columns(id="id")).per_class["gained"].sum() == 0  # joined by polars
+    with pytest.raises(InputError, match=r"lacks 1 ids of the first run and has 1 others \(e.g. 0, x\)"):
+        compare(
+            files[0], write(tmp_path / "g.csv", columns | {"id": ["x", *ids[1:].astype(str)]}), columns=Columns(id="id")
+        )
 
 
 def test_whole_numbers_are_positions_in_the_class_names(tmp_path: Path) -> None:
@@ -512,3 +595,68 @@ def test_unusable_columns_of_samples(tmp_path: Path) -> None:
     short = archive(tmp_path / "a.npz", y_true=TRUE, y_pred=PRED, picture=np.array(["a"]))
     with pytest.raises(InputError, match=r"array 'picture' in .* must have one entry per sample, 7, got 1"):
         Predictions.read(short, Columns(path="picture"))
+
+
+# ---------------------------------------------------------------- pandas objects that name the classes
+
+
+def test_a_series_is_read_by_the_names_in_its_index() -> None:
+    import pandas as pd
+
+    counts = pd.Series(list("ccccccbbba")).value_counts()  # sorted by count, not by name
+    letters = np.array(list("abc"))
+    found = Predictions.from_arrays(letters[TRUE], letters[PRED], train_counts=counts)
+    assert np.asarray(found.train_counts).tolist() == [1, 3, 6]
+    codes = pd.Series([2] * 6 + [1] * 3 + [0]).value_counts()
+    assert np.asarray(Predictions.from_arrays(TRUE, PRED, train_counts=codes).train_counts).tolist() == [1, 3, 6]
+    by_place = Predictions.from_arrays(letters[TRUE], letters[PRED], train_counts=pd.Series([6, 3, 1]))
+    assert np.asarray(by_place.train_counts).tolist() == [6, 3, 1]
+    with pytest.raises(InputError, match="must name every class, but 1 of 3 are missing"):
+        Predictions.from_arrays(letters[TRUE], letters[PRED], train_counts=counts.drop("a"))
+    before, after = (audit(letters[TRUE], letters[y], n_boot=100) for y in (PRED, TRUE))
+    ranks = pd.Series([1, 2, 3], index=list("bca"))
+    expected = compare(before, after, reference=[3, 1, 2])
+    assert repr(compare(before, after, reference=ranks).groups) == repr(expected.groups)
+    with pytest.raises(
+        InputError, match=r"index of reference must hold every class once \('a', 'b', 'c'\), got 'b', 'c', 'x'"
+    ):
+        audit(letters[TRUE], letters[PRED], reference=ranks.rename({"a": "x"}))
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_a_table_of_scores_is_read_by_its_columns(library: str) -> None:
+    frame = pl.DataFrame({name: 1.0 * (k == PRED) for k, name in enumerate("abc")})
+    other = frame.select("c", "a", "b")
+    table, turned = (frame.to_pandas(), other.to_pandas()) if library == "pandas" else (frame, other)
+    letters = np.array(list("abc"))
+    for scores in (table, turned):
+        for names in (None, list("abc")):
+            found = Predictions.from_arrays(letters[TRUE], scores=scores, class_names=names)
+            assert np.array(found.classes)[found.y_pred].tolist() == letters[PRED].tolist()
+    with pytest.raises(InputError, match="the columns of scores must hold every class once"):
+        Predictions.from_arrays(letters[TRUE], scores=turned, class_names=["a", "b", "d"])
+    free = (
+        turned.rename(columns=dict(zip("cab", "xyz", strict=True))) if library == "pandas" else other.rename(str.upper)
+    )
+    assert (
+        Predictions.from_arrays(TRUE, scores=free).y_pred.tolist() == ((PRED + 1) % 3).tolist()
+    )  # no class has such a name
+
+
+def test_numbers_as_columns_are_names_of_the_classes() -> None:
+    import pandas as pd
+
+    scores = pd.DataFrame({k: 1.0 * (k == PRED + 1) for k in (3, 1, 2)})
+    found = Predictions.from_arrays(TRUE + 1, scores=scores)
+    assert np.array(found.classes)[found.y_pred].tolist() == [str(k + 1) for k in PRED]
+
+
+def test_counts_of_a_cross_table_are_read_by_name() -> None:
+    import pandas as pd
+
+    letters = np.array(list("abc"))
+    table = pd.crosstab(letters[TRUE], letters[PRED])
+    assert Predictions.from_counts(table).classes == ("a", "b", "c")
+    assert confusion(Predictions.from_counts(table.loc[["c", "a", "b"]], ["a", "b", "c"])) == COUNTS
+    with pytest.raises(InputError, match="rows and columns of counts must both be the classes"):
+        Predictions.from_counts(table.drop(columns="c"))

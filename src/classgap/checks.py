@@ -313,6 +313,55 @@ def as_text(title: str, value: Any) -> str:
         raise InputError(f"{title} holds text that is not UTF-8 (e.g. {value[:40]!r}); convert it to UTF-8") from None
 
 
+def by_name(value: Any) -> Any:
+    """A pandas Series with names in its index, e.g. of ``value_counts()``, as a dictionary; anything else as it is.
+
+    An index 0, 1, 2 … holds positions, not names.
+    """
+    if not hasattr(value, "iloc") or getattr(value, "ndim", 0) != 1 or list(value.index) == list(range(len(value))):
+        return value
+    return unique_keys([(printable(str(name)), entry) for name, entry in zip(value.index, value.tolist(), strict=True)])
+
+
+def in_class_order(name: str, value: Any, classes: Iterable[Any]) -> Any:
+    """A pandas Series that names the classes, as a list in their order; anything else as it is."""
+    found = by_name(value)
+    if found is value:
+        return value
+    names = [str(entry) for entry in classes]
+    if set(found) != set(names):
+        raise _other_names(f"the index of {name}", list(found), names)
+    return [found[entry] for entry in names]
+
+
+def columns_in_order(name: str, value: Any, classes: Iterable[Any]) -> Any:
+    """A pandas or polars table whose columns are the classes, as an array in their order; anything else as it is.
+
+    Columns 0, 1, 2 …, and columns of which none is the name of a class, are in the order of the classes already.
+    """
+    found, names = column_names(value), [str(entry) for entry in classes]
+    if found is None or found == names or not set(found) & set(names):
+        return value
+    if sorted(found) != sorted(names):
+        raise _other_names(f"the columns of {name}", found, names)
+    return value.to_numpy()[:, [found.index(entry) for entry in names]]
+
+
+def column_names(value: Any) -> list[str] | None:
+    """Names of the columns of a pandas or polars table; None for anything else, and for columns 0, 1, 2 …"""
+    if not hasattr(value, "columns") or not hasattr(value, "to_numpy"):
+        return None
+    found = [printable(str(column)) for column in value.columns]
+    return None if found == [str(k) for k in range(len(found))] else found
+
+
+def _other_names(what: str, found: list[str], names: list[str]) -> InputError:
+    shown = [", ".join(map(repr, some[:3])) + (" …" if len(some) > 3 else "") for some in (found, names)]
+    return InputError(
+        f"{what} must hold every class once ({shown[1]}), got {shown[0]}; pass an array in the order of the classes"
+    )
+
+
 def label_vector(name: str, value: Any) -> NDArray[Any]:
     """``value`` as a non-empty vector of labels of one sort (numbers, text or booleans), none missing."""
     import numpy as np

@@ -25,21 +25,21 @@ def refuse(**options: Any) -> None:
             raise InputError(f"--{name.replace('_', '-')} cannot be used with --multi-label; leave it out")
 
 
-def given_thresholds(threshold: float | None, file: Path | None) -> float | Mapping[str, float]:
-    """One threshold for all labels, or those of a file by label."""
+def given_thresholds(threshold: float | None, file: Path | None) -> float | Mapping[str, float] | None:
+    """One threshold for all labels, or those of a file by label; None if there are none."""
     from classgap.posthoc.label_thresholds import read_thresholds
 
     if threshold is not None and file is not None:
         raise InputError("give either --threshold, for all labels, or --thresholds, a file with one per label")
     if file is not None:
         return read_thresholds(file)
-    return 0.5 if threshold is None else threshold
+    return threshold
 
 
 def audit_files(
     files: Sequence[str],
     columns: Columns,
-    limits: float | Mapping[str, float],
+    limits: float | Mapping[str, float] | None,
     names: Path | None,
     *,
     confidence: float,
@@ -55,9 +55,9 @@ def audit_files(
     parts = [part for file in files for part in matching(file)]
     with working("measuring"):
         known = None if names is None else read_names(names)
-        whole = isinstance(limits, float)
-        found = MultiLabelPredictions.read(parts, columns, threshold=limits if whole else 0.5, label_names=known)
-        if not isinstance(limits, float):
+        by_label = isinstance(limits, Mapping)
+        found = MultiLabelPredictions.read(parts, columns, threshold=None if by_label else limits, label_names=known)
+        if isinstance(limits, Mapping):
             check_labels(limits, found.labels)
             found = found.at_threshold({name: limits[name] for name in found.labels})
         report = audit_labels(found, confidence=confidence, seed=seed)

@@ -133,7 +133,7 @@ Threshold = Annotated[
         "--threshold",
         metavar="P",
         help="Of two classes with scores: predict the positive class where its probability is at least P. With --multi-label: "
-        "predict every label where its probability is at least P (default 0.5).",
+        "predict every label where its probability is at least P (default: the predictions in the file, or 0.5).",
         rich_help_panel=_RUN,
     ),
 ]

@@ -62,11 +62,13 @@ def _scalars(y_true: ArrayLike, y_pred: ArrayLike, sample_weight: ArrayLike | No
         raise InputError(f"y_pred must have one label for each of the {len(true)} true labels, got {len(predicted)}")
     classes, codes = np.unique(true, return_inverse=True)
     right = np.asarray(true == predicted)
-    if right.shape != true.shape:
+    if len({labels.dtype.kind if labels.dtype.kind in "US" else "number" for labels in (true, predicted)}) > 1:
         raise InputError(f"y_true and y_pred must hold labels of the same type, got {true.dtype} and {predicted.dtype}")
     # What was predicted instead does not matter for the accuracy of a class.
     if sample_weight is None:
         return class_scalars(*class_counts(codes, np.where(right, codes, -1), len(classes)))
     weight = float_vector("sample_weight", sample_weight, length=len(true))
+    if weight.min() < 0 or weight.max() == 0:
+        raise InputError(f"sample_weight must be at least 0 and not all 0, got a smallest weight of {weight.min():g}")
     hits, total = (np.bincount(codes, weights=w, minlength=len(classes)) for w in (weight * right, weight))
     return class_scalars(hits, total)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from classgap.batchstats.backend import as_array
-from classgap.checks import InputError
+from classgap.checks import InputError, by_name
 
 _LARGEST_STATE = 10**9
 
@@ -153,6 +153,11 @@ def check_finite(features: Tensor, norms: Tensor | None = None) -> None:
 
 def check_counts(class_counts: Tensor | Sequence[float], num_classes: int) -> Tensor:
     """Training counts as float64: ``(K,)``, positive."""
+    if by_name(class_counts) is not class_counts:
+        raise InputError(
+            "class_counts must be in the order of the classes, got a pandas Series with names in its index; pass "
+            "counts.loc[class_names].to_numpy(), for classes 0, 1, 2 … counts.sort_index().to_numpy()"
+        )
     try:
         counts = torch.as_tensor(class_counts, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:

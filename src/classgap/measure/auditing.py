@@ -270,7 +270,7 @@ def _reference_accuracy(reference: Reference, classes: tuple[str, ...]) -> Float
             raise checks.InputError("reference must be a report on the same classes; its class names differ")
         place = {name: k for k, name in enumerate(reference.classes)}
         return reference.confusion.accuracy[[place[name] for name in classes]]
-    return checks.float_vector("reference", reference, length=len(classes))
+    return checks.float_vector("reference", checks.in_class_order("reference", reference, classes), length=len(classes))
 
 
 def _columns(

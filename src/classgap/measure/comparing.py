@@ -141,7 +141,8 @@ def _assemble(
     own_groups = groups.thirds(ranking, remainder)
     fixed = own_groups
     if reference is not None:
-        fixed = groups.thirds(checks.float_vector("reference", reference, length=len(classes)), remainder)
+        ranks = checks.in_class_order("reference", reference, classes)
+        fixed = groups.thirds(checks.float_vector("reference", ranks, length=len(classes)), remainder)
     weight = groups.membership(fixed, cells.support > 0)
     tested = judged_changes(cells, confidence, rng, remainder)
     by_seed = np.where(weight.any(axis=1, keepdims=True), weight @ np.nan_to_num(cells.accuracy), np.nan)

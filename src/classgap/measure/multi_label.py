@@ -34,7 +34,7 @@ def audit_labels(
     *,
     scores: ArrayLike | None = None,
     scores_kind: Literal["auto", "logits", "probabilities"] = "auto",
-    threshold: Thresholds = 0.5,
+    threshold: Thresholds | None = None,
     label_names: Sequence[str] | None = None,
     ids: ArrayLike | None = None,
     columns: Columns | None = None,
@@ -52,7 +52,8 @@ def audit_labels(
         y_pred: ``(n, L)`` of 0 and 1: whether it is predicted; by default where the probability reaches the threshold.
         scores: ``(n, L)`` probabilities or logits of the labels.
         scores_kind: Kind of the scores. ``"auto"``: logits if a value lies outside [0, 1] (± 0.001), otherwise probabilities.
-        threshold: Probability from which a label is predicted, also for logits: one number, one per label, or by name.
+        threshold: Probability from which a label is predicted, also for logits: one number, one per label, or by name. By default
+            0.5, or the predictions that are given.
         label_names: Names of the labels, in the order of the columns.
         ids: Sample ids.
         columns: Names of the columns of a file or table, see :meth:`MultiLabelPredictions.read`.

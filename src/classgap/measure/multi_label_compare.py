@@ -135,7 +135,7 @@ def compare_labels(
     after: Any,
     *,
     columns: Columns | None = None,
-    threshold: Thresholds = 0.5,
+    threshold: Thresholds | None = None,
     common: bool = False,
     confidence: float = 0.95,
 ) -> MultiLabelComparison:
@@ -147,7 +147,8 @@ def compare_labels(
         before, after: :class:`~classgap.MultiLabelPredictions`, prediction files (as paths) or tables of the same samples. Rows
             are matched by ``columns.id`` if it is given, otherwise by their order.
         columns: Names of the columns of files and tables, see :meth:`MultiLabelPredictions.read`.
-        threshold: Probability from which a label is predicted, for files and tables without predictions.
+        threshold: Probability from which a label is predicted, for files and tables with scores; by default the predictions in
+            them, or 0.5.
         common: Compare only the samples that both have, matched by ``columns.id``.
         confidence: Confidence level of the intervals; ``1 - confidence`` is the false discovery rate of significant labels.
     Example:

@@ -47,7 +47,7 @@ def audited_sides(
     seed: int,
     common: bool,
 ) -> tuple[tuple[AuditReport, ...], tuple[AuditReport, ...]]:
-    """Audits of both sides; predictions with sample ids are first sorted into the same order."""
+    """Audits of both sides; predictions with sample ids are first brought into the same order."""
     runs = [*before, *after]
     if all(isinstance(run, Predictions) for run in runs):
         runs = list(align([run for run in runs if isinstance(run, Predictions)], common=common))
@@ -72,12 +72,12 @@ def common_classes(reports: Sequence[AuditReport]) -> tuple[str, ...]:
 
 
 def same_samples(reports: Sequence[AuditReport], classes: tuple[str, ...]) -> tuple[Ints, list[Ints]]:
+    """True classes of the samples, and the predicted classes of each run; rows are matched by sample id if all runs have ids."""
     place = {name: k for k, name in enumerate(classes)}
     y_true: Ints | None = None
     predictions = []
-    for report in reports:
-        samples = report.samples
-        assert samples is not None  # checked by audited_sides
+    found = [report.samples for report in reports if report.samples is not None]  # all of them, see audited_sides
+    for report, samples in zip(reports, _in_one_order(found), strict=True):
         code = np.array([place[name] for name in report.classes])
         truth = code[samples.y_true]
         if y_true is None:
@@ -93,6 +93,14 @@ def same_samples(reports: Sequence[AuditReport], classes: tuple[str, ...]) -> tu
         predictions.append(code[samples.y_pred])
     assert y_true is not None
     return y_true, predictions
+
+
+def _in_one_order(runs: Sequence[Predictions]) -> Sequence[Predictions]:
+    """The runs with their rows in the order of the first run, if all have sample ids."""
+    ids = [run.ids for run in runs if run.ids is not None]
+    if len(ids) < len(runs) or all(np.array_equal(ids[0], one) for one in ids):
+        return runs
+    return align([run.labels_only() for run in runs])
 
 
 def _advice(reports: Sequence[AuditReport]) -> str:

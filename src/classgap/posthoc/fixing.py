@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -16,7 +17,7 @@ from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
 from classgap import registry
-from classgap.checks import InputError, number, whole
+from classgap.checks import InputError, as_numpy, number, whole
 from classgap.posthoc.costs import RULE, cost_methods, measure_costs
 from classgap.posthoc.estimators.base import PostHocMethod
 from classgap.posthoc.estimators.lowest_cost import check_cost
@@ -56,7 +57,8 @@ def fix(
 
     Args:
         data: Samples that the model was **not** trained on, with scores, or with features and a head: predictions, the path of a
-            prediction file, a table, or true labels together with ``scores``.
+            prediction file, a table, or true labels together with ``scores``. ``predict`` of the fitted methods gives class
+            names; whole numbers if the labels are these and there are no ``class_names``.
         scores: ``(n, K)`` logits or probabilities, columns in class order.
         scores_kind: Kind of the scores. ``"auto"``: logits if a value lies outside [0, 1] (± 0.001), otherwise probabilities.
         features: ``(n, d)`` inputs of the last layer; some methods need them.
@@ -119,10 +121,20 @@ def fix(
     chosen = choose(selection, rule, overall) if costs is None else costs.chosen
     report = _compare(reporting, after, seed, found.classes, precise=chosen)
     order = sorted(fitted, key=lambda n: (n != chosen, -selection[n].metrics["hard"].delta.value))
+    names = np.asarray(found.classes if class_names is not None else _as_given(data, found.classes))
     for method in fitted.values():
-        method.classes_, method.scores_kind_ = np.asarray(found.classes), found.scores_kind or "logits"
+        method.classes_, method.scores_kind_ = names, found.scores_kind or "logits"
     candidates = {n: Candidate(n, fitted[n], selection[n], report[n]) for n in order}
     return FixReport(found, candidates, skipped, chosen, rule, np.flatnonzero(set_aside), overall, costs)
+
+
+def _as_given(data: Any, classes: tuple[str, ...]) -> Sequence[Any]:
+    """Class names, or the whole numbers that the user gave as labels, so that ``predict`` gives what ``data`` holds."""
+    from classgap.predictions.tables import is_frame
+
+    if isinstance(data, (Predictions, str, Path)) or is_frame(data) or as_numpy(data).dtype.kind not in "iu":
+        return classes
+    return [int(name) for name in classes]
 
 
 def held_out_of(found: Predictions) -> HeldOut:

@@ -150,7 +150,7 @@ def fix_labels(
     *,
     scores: ArrayLike | None = None,
     scores_kind: Literal["auto", "logits", "probabilities"] = "auto",
-    threshold: Thresholds = 0.5,
+    threshold: Thresholds | None = None,
     label_names: Sequence[str] | None = None,
     columns: Columns | None = None,
     report_share: float = 1 / 3,
@@ -168,7 +168,7 @@ def fix_labels(
             prediction file, a table, or ``(n, L)`` of 0 and 1 together with ``scores``.
         scores: ``(n, L)`` probabilities or logits.
         scores_kind: Kind of the scores. ``"auto"``: logits if a value lies outside [0, 1] (± 0.001), otherwise probabilities.
-        threshold: Thresholds at present: one number, one per label, or by name.
+        threshold: Thresholds at present: one number, one per label, or by name; by default 0.5.
         label_names: Names of the labels, in the order of the columns.
         columns: Names of the columns of a file or table.
         report_share: Share of the samples that is set aside for the report.
@@ -183,7 +183,7 @@ def fix_labels(
     number("report_share", report_share, low=0.05, high=0.5)
     whole("seed", seed, low=0)
     whole("folds", folds, low=2)
-    found = found.at_threshold(threshold if found.thresholds is None else found.thresholds)
+    found = found.at_threshold(0.5) if found.thresholds is None else found
     aside = fold_numbers(rarest_label(found.y_true), round(1 / report_share), seed) == 0
     fitting, reporting = found.take(np.flatnonzero(~aside)), found.take(np.flatnonzero(aside))
     if fitting.num_samples < 2 * folds or not fitting.y_true.any() or not reporting.y_true.any():

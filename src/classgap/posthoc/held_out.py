@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from classgap.checks import ROUNDING_OF_SUMS, InputError, feature_matrix, float_matrix, float_vector, in_unit_range
+from classgap.checks import (
+    ROUNDING_OF_SUMS,
+    InputError,
+    column_names,
+    columns_in_order,
+    feature_matrix,
+    float_matrix,
+    float_vector,
+    in_class_order,
+    in_unit_range,
+)
 from classgap.predictions.predictions import ScoreKind
 
 Array = NDArray[Any]
@@ -69,11 +80,18 @@ def check_prior(prior: ArrayLike, num_classes: int) -> Array:
     return normalised
 
 
+def scores_in_order(scores: Any, y: ArrayLike, classes: ArrayLike | None) -> Any:
+    """Scores in a table whose columns are the classes, in their order; other scores as they are."""
+    if column_names(scores) is None:
+        return scores
+    return columns_in_order("scores", scores, label_columns(y, scores.shape[1], classes)[0])
+
+
 def label_columns(y: ArrayLike, num_classes: int, classes: ArrayLike | None) -> tuple[Array, Array]:
     """Column names and, for each sample, the column of its label.
 
     Integers in ``[0, K)`` are columns. Other labels need ``classes`` (the column names in order); without it, all K labels must
-    occur, and the columns are assumed to be in sorted order.
+    occur, and the columns are assumed to be in sorted order. Numbers stored as text are refused if they sort differently as text.
     """
     labels = np.asarray(y)
     if labels.ndim != 1 or len(labels) == 0:
@@ -91,12 +109,25 @@ def label_columns(y: ArrayLike, num_classes: int, classes: ArrayLike | None) -> 
                 f"y has {len(names)} different labels but scores have {num_classes} columns; "
                 "pass classes= with the name of each column"
             )
+        if (turned := _sorted_otherwise(names)) is not None:
+            raise InputError(
+                f"y holds numbers as text, which sort differently as text ({turned[0]!r} before {turned[1]!r}), so the order "
+                "of the columns is not clear; pass classes= with the name of each column"
+            )
     order = np.argsort(names)
     index = order[np.searchsorted(names, labels, sorter=order).clip(0, num_classes - 1)]
     unknown = labels[names[index] != labels]
     if len(unknown):
         raise InputError(f"y holds {unknown[0]!r}, which is not among the classes; pass classes= with every name")
     return names, index.astype(np.int64)
+
+
+def _sorted_otherwise(names: Array) -> tuple[str, str] | None:
+    """Two neighbours in sorted text that are in the other order as numbers, if all are whole numbers."""
+    texts = names.astype(str).tolist() if names.dtype.kind in "US" else []
+    if not texts or not all(text.isdecimal() for text in texts):
+        return None
+    return next(((a, b) for a, b in pairwise(texts) if int(a) > int(b)), None)
 
 
 @dataclass(frozen=True)
@@ -164,6 +195,8 @@ class HeldOut:
         names, index = label_columns(y, num_classes, classes)
         if matrix is not None and len(index) != len(matrix):
             raise InputError(f"scores and y must have the same length, got {len(matrix)} and {len(index)}")
+        given = {"class_counts": class_counts, "prior": prior, "weight_norms": weight_norms, "bias": bias}
+        class_counts, prior, weight_norms, bias = (in_class_order(name, value, names) for name, value in given.items())
         norms = None if weight_norms is None else float_vector("weight_norms", weight_norms, length=num_classes)
         if norms is not None and (norms <= 0).any():
             raise InputError(

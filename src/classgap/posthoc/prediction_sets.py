@@ -12,9 +12,9 @@ from scipy.special import softmax
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from classgap.checks import InputError, float_vector, fraction, one_of, reading
+from classgap.checks import InputError, columns_in_order, float_vector, fraction, one_of, reading
 from classgap.measure.diagnostics.prediction_sets import thresholds
-from classgap.posthoc.held_out import Array, check_scores, kind_of_scores, label_columns
+from classgap.posthoc.held_out import Array, check_scores, kind_of_scores, label_columns, scores_in_order
 from classgap.predictions.predictions import ScoreKind
 from classgap.writing import write
 
@@ -51,7 +51,7 @@ class PredictionSets(BaseEstimator):  # type: ignore[misc]
     ) -> PredictionSets:
         """Set the thresholds on held-out logits or probabilities ``(n, K)`` with their labels."""
         fraction("coverage", self.coverage)
-        matrix = check_scores(scores)
+        matrix = check_scores(scores_in_order(scores, y, classes))
         self.classes_, codes = label_columns(y, matrix.shape[1], classes)
         if len(codes) != len(matrix):
             raise InputError(f"y must have one label per row of scores, {len(matrix)}, got {len(codes)}")
@@ -63,7 +63,7 @@ class PredictionSets(BaseEstimator):  # type: ignore[misc]
     def predict(self, scores: ArrayLike) -> Array:
         """``(n, K)`` booleans: whether a class is in the set of a sample. A set may be empty: no class is probable enough."""
         check_is_fitted(self, "threshold_")
-        matrix = check_scores(scores, columns=len(self.threshold_))
+        matrix = check_scores(columns_in_order("scores", scores, self.classes_), columns=len(self.threshold_))
         return np.asarray(self._probabilities(matrix) >= self.threshold_)
 
     def save(self, path: str | Path) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import NoneType
 from typing import Any
 
@@ -17,19 +17,21 @@ from classgap.predictions.binary import differing_note, is_single, widen
 from classgap.predictions.confusion import Confusion
 from classgap.predictions.labels import check_names, names_of, printable_names, resolve_classes
 from classgap.predictions.predictions import DESCRIBING, PER_ROW, Predictions, ScoreKind, argument
-from classgap.predictions.side_files import counts_in_order
+from classgap.predictions.side_files import counts_in_order, rows_by_name
 
 
 @dataclass(frozen=True)
 class Source:
     """Origin of the arrays: for messages the name of each array there, and how the user gives class names.
 
-    ``numbered`` says that the score columns are numbered, so that numbers among the labels are positions.
+    ``numbered`` says that the score columns are numbered, so that numbers among the labels are positions; ``only_names`` that
+    numbers are names of score columns, so that numbers among the labels are names.
     """
 
     titles: Mapping[str, str]
     names_option: str
     numbered: bool = False
+    only_names: bool = False
 
     def title(self, role: str) -> str:
         return self.titles.get(role, role)
@@ -59,7 +61,13 @@ def encode_arguments(
         if role in arrays:
             arrays[role] = checks.label_vector(role, given[role])
     width = arrays["scores"].shape[1] if "scores" in arrays and arrays["scores"].ndim == 2 else None
+    train_counts = checks.by_name(train_counts)
     names = _given_names(class_names, arrays, width, train_counts)
+    source = ARGUMENTS
+    if names is None and (columns := checks.column_names(given["scores"])) is not None and _are_among(columns, arrays):
+        names, source = columns, replace(ARGUMENTS, only_names=True)
+    if names is not None and width is not None:
+        arrays["scores"] = checks.as_numpy(checks.columns_in_order("scores", given["scores"], names))
     if head is not None:
         if "features" not in arrays:
             raise InputError("head also needs features of shape (n, d); pass both or neither")
@@ -70,8 +78,16 @@ def encode_arguments(
         if head is None:
             raise InputError("margin_norms also needs head, the last layer; pass both or neither")
         arrays["margin_norms"] = checks.as_numpy(margin_norms, "margin_norms")
-    columns = _given_columns(describing, by, len(arrays["y_true"]))
-    return encode(arrays, ARGUMENTS, columns=columns, names=names, scores_kind=scores_kind, train_counts=train_counts)
+    described = _given_columns(describing, by, len(arrays["y_true"]))
+    return encode(arrays, source, columns=described, names=names, scores_kind=scores_kind, train_counts=train_counts)
+
+
+def _are_among(names: Sequence[str], arrays: Mapping[str, NDArray[Any]]) -> bool:
+    """Whether every label is one of the names."""
+    found = {
+        str(label) for role in ("y_true", "y_pred") if role in arrays for label in _distinct(arrays[role]).tolist()
+    }
+    return found <= set(names)
 
 
 def _given_columns(
@@ -128,6 +144,15 @@ def plain_column(values: NDArray[Any], title: str = "the column of sample ids") 
 
 def encode_counts(counts: Any, class_names: Any, train_counts: Any) -> Predictions:
     """Predictions from a matrix of counts."""
+    if (rows := rows_by_name(counts)) is not counts:
+        class_names = list(rows) if class_names is None else class_names
+        wanted = _names(class_names)
+        if set(rows) != set(wanted) or any(set(row) != set(wanted) for row in rows.values()):
+            raise InputError(
+                f"the rows and columns of counts must both be the classes ({', '.join(map(repr, wanted[:3]))} …); add the "
+                "missing ones with counts.reindex(index=names, columns=names, fill_value=0)"
+            )
+        counts = np.array([[rows[true][predicted] for predicted in wanted] for true in wanted])
     confusion = counts if isinstance(counts, Confusion) else Confusion.from_counts(counts)
     if confusion.num_samples == 0:
         raise InputError("counts must hold at least one sample, got only zeros")
@@ -166,7 +191,12 @@ def encode(
     scores, kind = _scores(arrays, scores_kind)
     width = None if scores is None else scores.shape[1]
     classes, coders, notes = resolve_classes(
-        distinct, names=names, width=width, option=source.names_option, numbered=source.numbered
+        distinct,
+        names=names,
+        width=width,
+        option=source.names_option,
+        numbered=source.numbered,
+        only_names=source.only_names,
     )
     codes = {role: coder(arrays[role]) for role, coder in zip(roles, coders, strict=True)}
     predicted, differing = _predicted(codes.get("y_pred"), scores)

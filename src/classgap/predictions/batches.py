@@ -169,7 +169,12 @@ def open_batches(table: Table, class_names: Sequence[str] | None, train_counts: 
     if single:
         names, notes = two_names(distinct, names, f"column {found.scores[0]!r}")
     classes, coders, more = resolve_classes(
-        distinct, names=names, width=width, option=table.names_option, numbered=found.numbered
+        distinct,
+        names=names,
+        width=width,
+        option=table.names_option,
+        numbered=found.numbered,
+        only_names=found.named_by_numbers,
     )
     support = np.zeros(len(classes), dtype=np.int64)
     np.add.at(support, coders[0](labels[0]), counts)

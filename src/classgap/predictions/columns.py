@@ -67,25 +67,44 @@ class Found:
         ordered = all(name.endswith(str(k)) for k, name in enumerate(self.scores))
         return self.spelled is None and len(self.scores) > 1 and ordered
 
+    @property
+    def named_by_numbers(self) -> bool:
+        """Whether numbers are names of score columns (1, 2, 10), so that numbers among the labels are names."""
+        names = self.spelled or []
+        return any(re.fullmatch(r"0|[1-9][0-9]*", name) for name in names) and not _counted_up(names)
+
 
 def find_columns(available: Sequence[str], columns: Columns, place: str) -> Found:
     """The columns of a table by role; ``place`` is the name of the table in error messages."""
     true, pred = pick("true", columns.true, available), pick("pred", columns.pred, available)
-    scores, spelled = pick_wide("scores", columns.scores, available)
-    if pred is None and not scores and (single := single_score_column(available)) is not None:
+    samples = pick_samples(columns, available)
+    free = without_described(available, columns)
+    scores, spelled = pick_wide("scores", columns.scores, free)
+    if pred is None and not scores and (single := single_score_column(free)) is not None:
         scores = [single]
-    features, _ = pick_wide("features", columns.features, available)
+    features, _ = pick_wide("features", columns.features, free)
     require_labels(true is not None, pred is not None or bool(scores), place, available)
     refuse_true_labels([str(true)], pred=[pred], scores=scores, features=features)
-    count = _pick_count(columns, available)
-    return Found(str(true), pred, scores, features, pick_samples(columns, available), spelled, count)
+    count = _pick_count(columns, available, [str(true), str(pred), *samples.values()])
+    return Found(str(true), pred, scores, features, samples, spelled, count)
 
 
-def _pick_count(columns: Columns, available: Sequence[str]) -> str | None:
-    """The column of counts; without an option only in a table that holds nothing but two labels, slices and a count."""
-    if columns.count is not None or len(available) == 3 + len(columns.by):
+def without_described(available: Sequence[str], columns: Columns) -> list[str]:
+    """The columns without those that the user named as ids, paths, texts or weights of the samples."""
+    named = [pick(role, getattr(columns, role), available) for role in DESCRIBING if getattr(columns, role)]
+    return [name for name in available if name not in named]
+
+
+def _pick_count(columns: Columns, available: Sequence[str], others: Sequence[str]) -> str | None:
+    """The column of counts; without an option only in a table that holds nothing but two labels, slices and a count.
+
+    A column with another role, one of ``others``, is no column of counts.
+    """
+    if columns.count is not None:
         return pick("count", columns.count, available)
-    return None
+    if len(available) != 3 + len(columns.by):
+        return None
+    return pick("count", None, [name for name in available if name not in others])
 
 
 def pick_samples(columns: Columns, available: Sequence[str]) -> dict[str, str]:
@@ -146,11 +165,13 @@ def pick(role: str, wanted: str | None, available: Sequence[str]) -> str | None:
 
 
 def pick_wide(role: str, wanted: str | None, available: Sequence[str]) -> tuple[list[str], list[str] | None]:
-    """Columns that together form a matrix, and the class names in their suffixes (None if the suffixes are numbers).
+    """Columns that together form a matrix, and the class names in their suffixes (None if these are 0, 1, 2 …).
 
     Example:
         >>> pick_wide("scores", None, ["label", "score_1", "score_0"])
         (['score_0', 'score_1'], None)
+        >>> pick_wide("scores", None, ["label", "score_10", "score_2"])
+        (['score_10', 'score_2'], ['10', '2'])
         >>> pick_wide("scores", "p_cat,p_dog", ["p_cat", "p_dog"])
         (['p_cat', 'p_dog'], None)
         >>> pick_wide("scores", "p_", ["p_cat", "p_dog"])
@@ -165,18 +186,28 @@ def pick_wide(role: str, wanted: str | None, available: Sequence[str]) -> tuple[
         found = [n for n in available if n.startswith(start) and n.endswith(end) and len(n) >= len(start) + len(end)]
         if not found:
             raise InputError(did_you_mean(wanted, available, what=f"column or prefix for --{role}"))
-        return _in_order(found, len(start), len(end or _bracket(start, found)))
+        return _in_order(role, found, len(start), len(end or _bracket(start, found)))
     single = pick(role, wanted, available)
     if single is not None:
         return [single], None
     for prefix in _PREFIXES[role]:
         found = [name for name in available if re.match(rf"{prefix}s?[_.:\-]?\d+$", name, re.IGNORECASE)]
+        named = [name for name in available if name.lower().startswith(f"{prefix}_")]
         if len(found) > 1:
-            return _in_order(found, re.match(r"\D+", found[0]).end())  # type: ignore[union-attr]
-        found = [name for name in available if name.lower().startswith(f"{prefix}_")]
-        if len(found) > 1:
-            return _in_order(found, len(prefix) + 1)
+            if role == "scores" and (others := [name for name in named if name not in found]):
+                raise _partly_numbered(found, others, found[0][: len(prefix) + 1])
+            return _in_order(role, found, re.match(r"\D+", found[0]).end())  # type: ignore[union-attr]
+        if len(named) > 1:
+            return _in_order(role, named, len(prefix) + 1)
     return [], None
+
+
+def _partly_numbered(numbered: Sequence[str], others: Sequence[str], prefix: str) -> InputError:
+    """The error for score columns of which only some are numbered: the others may be classes, too."""
+    return InputError(
+        f"columns {numbered[0]!r} … {numbered[-1]!r} are numbered, but {others[0]!r} is not; say which of them are scores: "
+        f"--scores {prefix} or Columns(scores={prefix!r}) for all of them, or their names, separated by commas"
+    )
 
 
 def _bracket(prefix: str, found: Sequence[str]) -> str:
@@ -185,14 +216,26 @@ def _bracket(prefix: str, found: Sequence[str]) -> str:
     return closing if all(name.endswith(closing) for name in found) else ""
 
 
-def _in_order(found: list[str], prefix_length: int, ending: int = 0) -> tuple[list[str], list[str] | None]:
+def _in_order(role: str, found: list[str], prefix_length: int, ending: int = 0) -> tuple[list[str], list[str] | None]:
+    """The columns, sorted by their number if they are numbered 0 … K-1, and otherwise the class names in their suffixes."""
     suffixes = [name[prefix_length : len(name) - ending] for name in found]
-    if all(re.fullmatch(r"[0-9]{1,18}", s) for s in suffixes):
-        numbers = sorted(int(s) for s in suffixes)
-        if numbers != list(range(len(numbers))):
-            raise InputError(
-                f"columns {found[0]!r} … {found[-1]!r} must be numbered 0 … {len(found) - 1} without gaps, "
-                f"got {numbers[0]} … {numbers[-1]}"
-            )
-        return [name for _, name in sorted(zip(map(int, suffixes), found, strict=True))], None
-    return found, suffixes
+    if not all(re.fullmatch(r"[0-9]{1,18}", s) for s in suffixes):
+        return found, suffixes
+    if not _counted_up(suffixes):
+        if role == "scores":  # classes named by numbers, e.g. 1, 2 and 10
+            return found, suffixes
+        numbers = sorted(map(int, suffixes))
+        raise InputError(
+            f"columns {found[0]!r} … {found[-1]!r} must be numbered 0 … {len(found) - 1} without gaps, "
+            f"got {numbers[0]} … {numbers[-1]}"
+        )
+    order = sorted(range(len(found)), key=lambda k: int(suffixes[k]))
+    plain = all(suffix == str(int(suffix)) for suffix in suffixes)
+    return [found[k] for k in order], None if plain else [suffixes[k] for k in order]
+
+
+def _counted_up(suffixes: Sequence[str]) -> bool:
+    """Whether these are the numbers 0 … K-1 in any order, also as 00, 01, 02 …"""
+    return all(re.fullmatch(r"[0-9]{1,18}", s) for s in suffixes) and (
+        sorted(map(int, suffixes)) == list(range(len(suffixes)))
+    )

@@ -246,11 +246,12 @@ def _side(table: Table, number: str, alike: bool) -> Any:
 
 def _joined(before: Any, after: Any) -> Any:
     """All samples of both tables, also those that only one of them has: then the labels of the other table are null."""
-    if before.collect_schema()["id0"] != after.collect_schema()["id1"]:
-        before, after = (
-            before.with_columns(nw.col("id0").cast(nw.String)),
-            after.with_columns(nw.col("id1").cast(nw.String)),
-        )
+    kinds = before.collect_schema()["id0"], after.collect_schema()["id1"]
+    if kinds[0] != kinds[1]:
+        fractions = all(kind.is_numeric() for kind in kinds) and any(kind.is_float() for kind in kinds)
+        common = nw.Float64 if fractions else nw.String
+        before = before.with_columns(nw.col("id0").cast(common))
+        after = after.with_columns(nw.col("id1").cast(common))
     return before.join(after, left_on="id0", right_on="id1", how="full")
 
 

@@ -22,7 +22,14 @@ from classgap.checks import InputError
 from classgap.predictions.archives import Arrays, read_archive
 from classgap.predictions.arrays import Source, encode, plain_column
 from classgap.predictions.binary import single_score_column
-from classgap.predictions.columns import Columns, pick, pick_samples, refuse_true_labels, require_labels
+from classgap.predictions.columns import (
+    Columns,
+    pick,
+    pick_samples,
+    refuse_true_labels,
+    require_labels,
+    without_described,
+)
 from classgap.predictions.labels import names_of
 from classgap.predictions.locations import Files, Location, Paths, find_files, is_address
 from classgap.predictions.predictions import PER_ROW, Predictions
@@ -174,16 +181,19 @@ def _check_part(part: Arrays, first: Arrays, file: Path, first_file: Path) -> No
 def _roles(arrays: Arrays, file: Path, columns: Columns) -> tuple[Arrays, Arrays, dict[str, str]]:
     """The arrays of one archive by role, its per-sample columns, and the name of each array in error messages."""
     available = list(arrays)
+    free = without_described(available, columns)
     wanted = {
         "y_true": pick("true", columns.true, available),
         "y_pred": pick("pred", columns.pred, available),
-        "scores": pick("scores", columns.scores, available),
-        "features": pick("features", columns.features, available),
-    } | {
-        role: pick(role, None, available) for role in ("weight", "bias", "margin_norms", "train_counts", "class_names")
+        "scores": pick("scores", columns.scores, free),
+        "features": pick("features", columns.features, free),
+    }
+    unnamed = [name for name in free if name not in columns.by]
+    wanted |= {
+        role: pick(role, None, unnamed) for role in ("weight", "bias", "margin_norms", "train_counts", "class_names")
     }
     if wanted["scores"] is None and wanted["y_pred"] is None:
-        wanted["scores"] = single_score_column(available)
+        wanted["scores"] = single_score_column(free)
     found = {role: arrays[name] for role, name in wanted.items() if name is not None}
     if "scores" in found and found["scores"].ndim == 1:
         found["scores"] = found["scores"][:, None]

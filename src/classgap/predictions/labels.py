@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -49,6 +50,7 @@ def resolve_classes(
     width: int | None = None,
     option: str = "class_names",
     numbered: bool = False,
+    only_names: bool = False,
 ) -> tuple[tuple[str, ...], list[LabelCoder], tuple[str, ...]]:
     """Class names, one coder per label column, and notes about assumptions.
 
@@ -58,6 +60,7 @@ def resolve_classes(
             indices, they are names. Labels stored as text, as in every CSV file, are names; if some are not names, they are
             indices. All label columns are read alike; if one is stored as text, all are names if they can be.
         numbered: Labels stored as text that can be indices are indices too, since the score columns are numbered.
+        only_names: Labels stored as whole numbers are names, never indices, since numbers are names of score columns.
         width: Number of score columns. With it and without ``names``, labels must be column indices of the scores.
         option: How the user gives class names, for messages: an argument or a command-line option.
     Example:
@@ -81,7 +84,7 @@ def resolve_classes(
         index, notes = [shared] * len(labels), _spelled_alike(classes)
     else:
         classes = check_names(names, width)
-        index, notes = _index_by_name(distinct, labels, classes, option, numbered)
+        index, notes = _index_by_name(distinct, labels, classes, option, numbered, only_names)
     if len(classes) > MAX_CLASSES:
         raise InputError(
             f"{distinct[0][0]} has {len(classes):,} distinct values, more than the {MAX_CLASSES:,} classes that "
@@ -95,13 +98,25 @@ def resolve_classes(
 
 
 def _spelled_alike(classes: Sequence[str]) -> tuple[str, ...]:
-    """A note on classes whose names differ only in case or spaces: they are probably one class."""
+    """A note on classes whose names differ only in case, spaces or coding of accents: they are probably one class."""
     first: dict[str, str] = {}
-    pairs = [(other, name) for name in classes if (other := first.setdefault(name.strip().casefold(), name)) != name]
+    pairs = [(other, name) for name in classes if (other := first.setdefault(_folded(name), name)) != name]
     if not pairs:
         return ()
     shown = ", ".join(f"{one!r} and {other!r}" for one, other in pairs[:3]) + (" …" if len(pairs) > 3 else "")
-    return (f"{shown} differ only in case or spaces, but count as different classes; use one spelling if they are one",)
+    return (
+        f"{shown} differ only in {_difference(pairs)}, but count as different classes; use one spelling if they are one",
+    )
+
+
+def _folded(name: str) -> str:
+    return unicodedata.normalize("NFC", name.strip().casefold())
+
+
+def _difference(pairs: Sequence[tuple[str, str]]) -> str:
+    """What the names of the pairs differ in."""
+    alike = all(one.strip().casefold() == other.strip().casefold() for one, other in pairs)
+    return "case or spaces" if alike else "case, spaces or Unicode form (é as one character or as two)"
 
 
 def printable_names(names: Sequence[str]) -> tuple[str, ...]:
@@ -251,10 +266,11 @@ def _refuse_disjoint(distinct: Sequence[tuple[str, NDArray[Any]]], labels: list[
         return
     (one, _), (other, _) = distinct[:2]
     sentence = f"{one} and {other} have no label in common (e.g. {labels[0][0]!r} and {labels[1][0]!r})"
-    spellings = [{str(label).strip().casefold(): label for label in column} for column in labels[:2]]
+    spellings = [{_folded(str(label)): label for label in column} for column in labels[:2]]
     if alike := sorted(spellings[0].keys() & spellings[1].keys()):
-        pair = f"{spellings[0][alike[0]]!r} and {spellings[1][alike[0]]!r}"
-        raise InputError(f"{sentence}; {pair} differ only in case or spaces: use one spelling")
+        first, second = str(spellings[0][alike[0]]), str(spellings[1][alike[0]])
+        how = _difference([(first, second)])
+        raise InputError(f"{sentence}; {first!r} and {second!r} differ only in {how}: use one spelling")
     raise InputError(
         f"{sentence}, so no sample would be correct; check that both hold labels of the same classes, or give the class names "
         f"({option})"
@@ -262,20 +278,25 @@ def _refuse_disjoint(distinct: Sequence[tuple[str, NDArray[Any]]], labels: list[
 
 
 def _index_by_name(
-    distinct: Sequence[tuple[str, NDArray[Any]]], labels: list[list[Any]], names: list[str], option: str, numbered: bool
+    distinct: Sequence[tuple[str, NDArray[Any]]],
+    labels: list[list[Any]],
+    names: list[str],
+    option: str,
+    numbered: bool,
+    only_names: bool = False,
 ) -> tuple[list[dict[Any, int]], tuple[str, ...]]:
     """Index of every label in each column, and a note if numbers can be read in two ways."""
     by_name = {name: k for k, name in enumerate(names)}
     numeric: list[_Numbers] = []
     for (title, values), column in zip(distinct, labels, strict=True):
         for label in column:
-            if isinstance(label, str) and label not in by_name:
+            if (only_names or isinstance(label, str)) and str(label) not in by_name:
                 known = ", ".join(map(repr, names[:8])) + (" …" if len(names) > 8 else "")
                 raise InputError(f"{title} has the label {label!r}, which is not among the class names ({known})")
         if _is_numeric(column):
             numeric.append(_Numbers(title, column, values.dtype.kind not in "iubf" and not numbered))
     text = any(column.text for column in numeric) or len(numeric) < len(labels)
-    reading = _reading(numeric, by_name, text=text)
+    reading = True if only_names else _reading(numeric, by_name, text=text)
     as_names = {
         column.title: _reading_of_some(numeric, column.text, by_name, option) if reading is None else reading
         for column in numeric
@@ -284,7 +305,7 @@ def _index_by_name(
         {n: by_name[str(n)] if as_names[title] else n for n in column} if _is_numeric(column) else by_name
         for (title, _), column in zip(distinct, labels, strict=True)
     ]
-    if reading is not None and not all(column.fits_both(by_name) for column in numeric):
+    if only_names or (reading is not None and not all(column.fits_both(by_name) for column in numeric)):
         return indices, ()  # only one reading was possible
     return indices, tuple(_note(column, as_names[column.title]) for column in numeric if column.is_unclear(by_name))
 

@@ -65,6 +65,7 @@ def find_files(paths: Paths) -> Files:
         below = [str(part)[len(str(path)) :] for part in parts]
         partitioned |= any(is_pattern(part) for part in parts) or any("=" in os.path.dirname(part) for part in below)
         files += parts
+    _refuse_twice(files)
     kinds = {_format(file) for file in files}
     for file in files if kinds <= set(_TABLES) else ():
         if "\ufffd" in os.fsencode(file).decode(errors="replace"):
@@ -74,6 +75,17 @@ def find_files(paths: Paths) -> Files:
             f"the files of one data set must have the same format, got {' and '.join(sorted(kinds)) or 'no file'}"
         )
     return Files(tuple(files), kinds.pop(), partitioned)
+
+
+def _refuse_twice(files: Sequence[Location]) -> None:
+    """Refuse a file that is given twice, also by a link to it: its samples would count twice."""
+    first: dict[str, Location] = {}
+    for file in files:
+        place = str(file) if is_address(file) else os.path.realpath(file)
+        if (other := first.get(place)) is not None:
+            also = f" ({other} is the same file)" if str(other) != str(file) else ""
+            raise InputError(f"{file} is given twice{also}, so its samples would count twice; give it once")
+        first[place] = file
 
 
 def _folder_pattern(address: str) -> str:

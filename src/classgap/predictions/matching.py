@@ -35,6 +35,7 @@ def matching_rows(ids: Sequence[NDArray[Any]], *, common: bool = False) -> list[
     Args:
         common: Only the ids that all runs have; by default runs on different samples are refused.
     """
+    ids = _of_one_type(ids)
     kept = [np.arange(len(one)) for one in ids]
     if common:
         shared = ids[0]
@@ -60,6 +61,14 @@ def matching_rows(ids: Sequence[NDArray[Any]], *, common: bool = False) -> list[
         place[np.argsort(first, kind="stable")] = order
         rows.append(row[place])
     return rows
+
+
+def _of_one_type(ids: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+    """The ids of all runs as numbers, or all as text: text sorts in another order than numbers."""
+    kinds = {one.dtype.kind for one in ids}
+    if kinds <= set("biuf") and not {"i", "u"} <= kinds:  # together, signed and unsigned numbers would be rounded
+        return list(ids)
+    return [one.astype(str) if one.dtype.kind in "biuf" else one for one in ids]
 
 
 def repeated_id(example: object) -> InputError:

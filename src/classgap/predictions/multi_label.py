@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from classgap import checks
 from classgap.checks import InputError, did_you_mean
+from classgap.predictions.arrays import plain_column
 from classgap.predictions.labels import check_names, printable_names
 from classgap.predictions.matching import matching_rows
 from classgap.predictions.predictions import ScoreKind
@@ -79,7 +80,7 @@ class MultiLabelPredictions:
         *,
         scores: ArrayLike | None = None,
         scores_kind: Literal["auto", "logits", "probabilities"] = "auto",
-        threshold: Thresholds = _USUAL,
+        threshold: Thresholds | None = None,
         label_names: Sequence[str] | None = None,
         ids: ArrayLike | None = None,
     ) -> MultiLabelPredictions:
@@ -90,7 +91,8 @@ class MultiLabelPredictions:
             y_pred: ``(n, L)`` of 0 and 1: whether it is predicted; by default where the score reaches the threshold.
             scores: ``(n, L)`` probabilities or logits of the labels.
             scores_kind: Kind of the scores. ``"auto"``: logits if a value lies outside [0, 1] (± 0.001), otherwise probabilities.
-            threshold: Probability from which a label is predicted, also for logits: one number, one per label, or by name.
+            threshold: Probability from which a label is predicted, also for logits: one number, one per label, or by name. By
+                default 0.5; with ``y_pred``, a threshold decides instead of these predictions.
             label_names: Names of the labels, in the order of the columns.
             ids: Sample ids, e.g. file names.
         Example:
@@ -98,6 +100,12 @@ class MultiLabelPredictions:
             >>> found.y_pred.tolist()
             [[True, False], [False, True]]
         """
+        named = checks.column_names(y_true) if label_names is None else label_names
+        if named is not None:
+            y_true, y_pred, scores = (
+                checks.columns_in_order(name, value, named)
+                for name, value in (("y_true", y_true), ("y_pred", y_pred), ("scores", scores))
+            )
         true = _indicators("y_true", y_true)
         names = _label_names(label_names, true.shape[1])
         matrix, kind = _scores(scores, scores_kind, true.shape)
@@ -106,18 +114,22 @@ class MultiLabelPredictions:
         column = None if ids is None else np.asarray(checks.as_numpy(ids))
         if column is not None and column.shape != (len(true),):
             raise InputError(f"ids must have one entry per sample, {len(true)}, got shape {column.shape}")
+        column = None if column is None else plain_column(column)
         if y_pred is None:
             assert matrix is not None
             blank = np.zeros(true.shape, dtype=bool)
-            return cls(names, true, blank, matrix, kind, ids=column).at_threshold(threshold)
+            return cls(names, true, blank, matrix, kind, ids=column).at_threshold(
+                _USUAL if threshold is None else threshold
+            )
         predicted = _indicators("y_pred", y_pred)
         if predicted.shape != true.shape:
             raise InputError(f"y_pred must have the shape of y_true, {true.shape}, got {predicted.shape}")
-        return cls(names, true, predicted, matrix, kind, ids=column)
+        found = cls(names, true, predicted, matrix, kind, ids=column)
+        return found if threshold is None else found.at_threshold(threshold)
 
     @classmethod
     def from_frame(
-        cls, frame: Any, columns: Columns | None = None, *, threshold: Thresholds = _USUAL
+        cls, frame: Any, columns: Columns | None = None, *, threshold: Thresholds | None = None
     ) -> MultiLabelPredictions:
         """Predictions from a table of any engine that narwhals knows, with one column per label; see :meth:`read`."""
         from classgap.predictions.multi_label_files import from_frame
@@ -130,7 +142,7 @@ class MultiLabelPredictions:
         paths: Paths,
         columns: Columns | None = None,
         *,
-        threshold: Thresholds = _USUAL,
+        threshold: Thresholds | None = None,
         label_names: Sequence[str] | None = None,
     ) -> MultiLabelPredictions:
         """Predictions from a CSV, Parquet, NPZ or safetensors file, from several files, or from a folder of files.
@@ -139,6 +151,7 @@ class MultiLabelPredictions:
         predictions (``pred_cat`` …). ``columns`` names the columns of each kind by their prefix (``"true_"``), by a pattern
         (``"*_true"``) or one by one, separated by commas. Without it, usual prefixes and endings are tried, and columns that
         have the names of the labels are the true ones. Archives hold ``(n, L)`` arrays ``y_true`` and ``scores`` or ``y_pred``.
+        ``label_names`` that are those of the file decide their order; others replace them, in the order of the columns.
         """
         from classgap.predictions.multi_label_files import read
 
@@ -148,7 +161,7 @@ class MultiLabelPredictions:
 def as_label_predictions(data: Any, y_pred: ArrayLike | None = None, **given: Any) -> MultiLabelPredictions:
     """``data`` as multi-label predictions: these, a file or folder, a table, or arrays with ``y_pred`` and ``given``."""
     given = {key: value for key, value in given.items() if value is not None}
-    extra = [key for key, value in given.items() if not (isinstance(value, (float, str)) and value in (_USUAL, "auto"))]
+    extra = [key for key, value in given.items() if not (isinstance(value, str) and value == "auto")]
     extra += ["y_pred"] if y_pred is not None else []
     if isinstance(data, MultiLabelPredictions):
         if extra:
@@ -227,6 +240,7 @@ def label_thresholds(threshold: Thresholds, labels: Sequence[str]) -> NDArray[np
         >>> label_thresholds({"dog": 0.2}, ["cat", "dog"]).tolist()
         [0.5, 0.2]
     """
+    threshold = checks.by_name(threshold)
     if isinstance(threshold, Mapping):
         for name in threshold:
             if name not in labels:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from classgap.checks import InputError
 from classgap.predictions.archives import Arrays, read_archive
 from classgap.predictions.arrays import plain_column
-from classgap.predictions.columns import Columns, pick, refuse_true_labels
+from classgap.predictions.columns import Columns, pick, refuse_true_labels, without_described
 from classgap.predictions.labels import names_of
 from classgap.predictions.multi_label import MultiLabelPredictions, Thresholds
 
@@ -119,7 +119,11 @@ def _listed(names: list[str]) -> str:
 
 
 def from_frame(
-    frame: Any, columns: Columns | None, threshold: Thresholds, place: str = "the table"
+    frame: Any,
+    columns: Columns | None,
+    threshold: Thresholds | None,
+    place: str = "the table",
+    label_names: Sequence[str] | None = None,
 ) -> MultiLabelPredictions:
     """See :meth:`MultiLabelPredictions.from_frame`."""
     import narwhals.stable.v2 as nw
@@ -131,6 +135,10 @@ def from_frame(
     data: Any = nw.from_native(frame)
     available = data.collect_schema().names()
     found = find_label_columns(available, columns, place)
+    if label_names is not None:
+        order = _places(label_names, found.labels)
+        chosen = {role: [names[k] for k in order if names] for role, names in vars(found).items() if role != "labels"}
+        found = LabelColumns(list(label_names), **chosen)
     refuse_true_labels(found.true, pred=found.pred, scores=found.scores)
     id_name = pick("id", columns.id, available) if columns.id else None
     wanted = dict.fromkeys([*found.true, *found.scores, *found.pred, *([id_name] if id_name else [])])
@@ -184,7 +192,7 @@ def _refuse_others(columns: Columns) -> None:
 
 
 def read(
-    paths: Paths, columns: Columns | None, threshold: Thresholds, label_names: Sequence[str] | None
+    paths: Paths, columns: Columns | None, threshold: Thresholds | None, label_names: Sequence[str] | None
 ) -> MultiLabelPredictions:
     """See :meth:`MultiLabelPredictions.read`."""
     from classgap.predictions.files import readable
@@ -196,21 +204,26 @@ def read(
     if source.is_table:
         with readable(source.files[0]):
             table = scan_as_stored(source, columns, lambda names: find_label_columns(names, columns, place).scores)
-            found = from_frame(table, columns, threshold, place)
-        if label_names is None:
-            return found
-        return replace(found, labels=_renamed(label_names, found.num_labels))
+            return from_frame(table, columns, threshold, place, label_names)
     return _read_archives([Path(file) for file in source.files], columns, threshold, label_names)
 
 
-def _renamed(names: Sequence[str], number: int) -> tuple[str, ...]:
-    if len(names) != number or len(set(names)) != number:
-        raise InputError(f"the label names must be {number} different names, one per label, got {len(set(names))}")
-    return tuple(names)
+def _places(names: Sequence[str], stored: Sequence[str]) -> list[int]:
+    """The place in the file of each label that the user names: by name, or one by one if all names are new."""
+    if len(names) != len(stored) or len(set(names)) != len(stored):
+        raise InputError(f"the label names must be {len(stored)} different names, one per label, got {len(set(names))}")
+    if set(names) == set(stored):
+        return [list(stored).index(name) for name in names]
+    if known := [name for name in names if name in stored]:
+        raise InputError(
+            f"the label names must be those of the file ({_listed(list(stored))}) or all different from them, but only "
+            f"{_listed(known)} occur there; check their spelling"
+        )
+    return list(range(len(stored)))
 
 
 def _read_archives(
-    files: list[Path], columns: Columns, threshold: Thresholds, label_names: Sequence[str] | None
+    files: list[Path], columns: Columns, threshold: Thresholds | None, label_names: Sequence[str] | None
 ) -> MultiLabelPredictions:
     _refuse_others(columns)
     parts = [_archive_parts(read_archive(file), file, columns) for file in files]
@@ -218,11 +231,20 @@ def _read_archives(
         shapes = [{role: array.shape[1:] for role, array in one.items() if role != "names"} for one in (part, parts[0])]
         if shapes[0] != shapes[1]:
             raise InputError(f"{file} and {files[0]} hold different arrays; all files of one data set must be alike")
+        if not np.array_equal(part.get("names", ()), parts[0].get("names", ())):
+            raise InputError(
+                f"the label names differ between {file} and {files[0]}; they must be equal, and in the same order, in all files "
+                "of one data set"
+            )
     joined: dict[str, Any] = {
         role: np.concatenate([part[role] for part in parts]) for role in parts[0] if role != "names"
     }
-    if label_names is None and "names" in parts[0]:
-        label_names = names_of(parts[0]["names"], f"the label names in {files[0]}")
+    if "names" in parts[0]:
+        stored = names_of(parts[0]["names"], f"the label names in {files[0]}")
+        if label_names is not None:
+            order = _places(label_names, stored)
+            joined = {role: array if role == "ids" else array[:, order] for role, array in joined.items()}
+        label_names = stored if label_names is None else label_names
     if not {"y_pred", "scores"} & joined.keys():
         raise InputError(
             f"{files[0]} must hold an (n, L) array of scores or of predictions; name it with --scores or --pred"
@@ -251,7 +273,8 @@ def _archive_parts(arrays: Arrays, file: Path, columns: Columns) -> dict[str, ND
             )
     if columns.id is not None:
         found["ids"] = plain_column(arrays[str(pick("id", columns.id, available))])
-    names = "label_names" if "label_names" in available else pick("class_names", None, available)
+    free = without_described(available, columns)
+    names = "label_names" if "label_names" in free else pick("class_names", None, free)
     if names is not None and names not in wanted.values():
         found["names"] = arrays[names]
     return found

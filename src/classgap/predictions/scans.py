@@ -11,7 +11,7 @@ import polars as pl
 
 from classgap.checks import InputError
 from classgap.predictions.binary import single_score_column
-from classgap.predictions.columns import Columns, pick, pick_wide
+from classgap.predictions.columns import Columns, pick, pick_wide, without_described
 from classgap.predictions.locations import Files, Location, is_pattern
 from classgap.predictions.stores import store_options
 
@@ -26,6 +26,8 @@ def scan(source: Files, columns: Columns) -> pl.LazyFrame:
 
 def scan_as_stored(source: Files, columns: Columns, floats: Callable[[Sequence[str]], Sequence[str]]) -> pl.LazyFrame:
     """One lazy table over all files, every column except the sample ids with the type that its values suggest.
+
+    Ids are text: 7 and 007 are two of them.
 
     Args:
         floats: Which of the columns of a CSV file hold decimal numbers, even if the first thousands are whole.
@@ -46,7 +48,8 @@ def _types(header: Sequence[str], columns: Columns) -> Types:
     # Labels stay text until all distinct labels are known: a column may begin with numbers and contain names later.
     types: Types = {name: pl.String() for name in texts if name in header}
     # Likewise, the first thousands of scores or weights may be whole numbers and later ones not.
-    scores, features = (pick_wide(role, getattr(columns, role), header)[0] for role in ("scores", "features"))
+    rest = without_described(header, columns)
+    scores, features = (pick_wide(role, getattr(columns, role), rest)[0] for role in ("scores", "features"))
     if pred is None and not scores:
         scores = [name for name in [single_score_column(header)] if name]
     numbers = [*scores, *features, *([columns.sample_weight] if columns.sample_weight else [])]
@@ -57,15 +60,8 @@ def _scan(source: Files, types: Callable[[Sequence[str]], Types]) -> pl.LazyFram
     files, patterns = _checked(source)
     if source.kind == "parquet":
         return _scan_parquet(source, files, patterns)
-    separator, header = _header(files, patterns)
-    return pl.scan_csv(
-        files,
-        separator=separator,
-        schema_overrides=types(header),
-        infer_schema_length=10_000,
-        glob=patterns,
-        **store_options(files[0]),
-    )
+    separator, stored = _header(files, patterns)
+    return _scan_csv(files, separator, stored, types(list(stored)), patterns)
 
 
 def _checked(source: Files) -> tuple[Any, bool]:
@@ -77,12 +73,36 @@ def _checked(source: Files) -> tuple[Any, bool]:
 
 
 def _scan_parquet(source: Files, files: Any, patterns: bool) -> pl.LazyFrame:
-    options = store_options(files[0])
-    return pl.scan_parquet(files, glob=patterns, hive_partitioning=source.partitioned or None, **options)
+    options: dict[str, Any] = {"glob": patterns, **store_options(files[0])}
+    if not source.partitioned:
+        return pl.scan_parquet(files, **options)
+    folders = {name for file in files for name, is_column, _ in _partitions(file) if is_column}
+    if patterns:  # the names of the folders are not known here
+        both = [pl.scan_parquet(files, hive_partitioning=hive, **options).collect_schema() for hive in (True, False)]
+        folders |= both[0].keys() - both[1].keys()
+    # Without types, 01 and 1 would become the same number.
+    return pl.scan_parquet(files, hive_partitioning=True, hive_schema=dict.fromkeys(folders, pl.String()), **options)
 
 
-def _header(files: Any, patterns: bool) -> tuple[str, list[str]]:
-    """Separator and column names of a CSV file."""
+def _partitions(file: Location) -> list[tuple[str, str, str]]:
+    """The names of the folders of a file, parted at ``=``."""
+    return [folder.partition("=") for folder in re.split(r"[/\\]", str(file))[:-1]]
+
+
+def _scan_csv(files: Any, separator: str, stored: dict[str, str], types: Any, patterns: bool) -> pl.LazyFrame:
+    overrides, options = {stored[name]: kind for name, kind in types.items()}, store_options(files[0])
+    table = pl.scan_csv(
+        files, separator=separator, schema_overrides=overrides, infer_schema_length=10_000, glob=patterns, **options
+    )
+    renamed = {name: shown for shown, name in stored.items() if name != shown}
+    return table.rename(renamed) if renamed else table
+
+
+def _header(files: Any, patterns: bool) -> tuple[str, dict[str, str]]:
+    """Separator and column names of a CSV file, and how polars calls these columns.
+
+    A CSV file holds a quotation mark in a name twice, and polars does not reduce it to one in the header.
+    """
     separator = _separator(files[0], patterns)
     header = (
         pl.scan_csv(files[0], separator=separator, infer_schema=False, glob=patterns, **store_options(files[0]))
@@ -90,7 +110,7 @@ def _header(files: Any, patterns: bool) -> tuple[str, list[str]]:
         .names()
     )
     _refuse_duplicates(header, files[0])
-    return separator, header
+    return separator, {name.replace('""', '"'): name for name in header}
 
 
 def _check_content(file: Path, kind: str) -> None:

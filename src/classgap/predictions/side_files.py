@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap.checks import InputError, as_numpy, printable, unique_keys
+from classgap.checks import InputError, as_numpy, by_name, printable, unique_keys
 from classgap.predictions.labels import check_names
 
 
@@ -61,6 +61,7 @@ def read_train_counts(path: Path) -> Mapping[str, int] | Sequence[int]:
 
 def counts_in_order(given: Mapping[str, int] | Sequence[int], classes: tuple[str, ...]) -> NDArray[np.int64]:
     """Training counts as an array in class order."""
+    given = by_name(given)
     if isinstance(given, Mapping):
         given = {printable(str(name)): count for name, count in given.items()}
         missing = [name for name in classes if name not in given]
@@ -105,8 +106,20 @@ def read_cost(path: Path) -> dict[str, dict[str, float]]:
         ) from None
 
 
+def rows_by_name(given: Any) -> Any:
+    """A pandas table as ``{row: {column: value}}``; anything else, and rows and columns 0, 1, 2 …, as it is."""
+    if not hasattr(given, "iloc") or getattr(given, "ndim", 0) != 2:
+        return given
+    if list(given.index) == list(range(len(given))) and list(given.columns) == list(range(given.shape[1])):
+        return given
+    columns = [printable(str(name)) for name in given.columns]
+    rows = (unique_keys(list(zip(columns, row, strict=True))) for row in given.to_numpy().tolist())
+    return unique_keys(list(zip((printable(str(name)) for name in given.index), rows, strict=True)))
+
+
 def cost_in_order(given: Any, classes: tuple[str, ...]) -> NDArray[Any]:
     """Costs as a matrix in class order."""
+    given = rows_by_name(given)
     if not isinstance(given, Mapping):
         return as_numpy(given, "cost")
     for true in classes:

@@ -96,7 +96,7 @@ def encode_rows(table: Table, class_names: Sequence[str] | None, train_counts: A
     samples = {name: sample_values(rows[column], name) for name, column in found.samples.items()}
     titles = {role: f"column {name!r}" for role, name in single.items()}
     titles |= {role: f"column {columns[0]!r}" for role, columns in wide.items() if len(columns) == 1}
-    source = Source(titles, table.names_option, found.numbered)
+    source = Source(titles, table.names_option, found.numbered, found.named_by_numbers)
     return encode(arrays, source, columns=samples, names=names, train_counts=train_counts)
 
 

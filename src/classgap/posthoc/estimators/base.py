@@ -11,8 +11,16 @@ from scipy.special import softmax
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from classgap.checks import InputError, float_matrix, float_vector, one_of
-from classgap.posthoc.held_out import Array, HeldOut, as_logits, check_features, check_scores, kind_of_scores
+from classgap.checks import InputError, columns_in_order, float_matrix, float_vector, one_of
+from classgap.posthoc.held_out import (
+    Array,
+    HeldOut,
+    as_logits,
+    check_features,
+    check_scores,
+    kind_of_scores,
+    scores_in_order,
+)
 from classgap.predictions.predictions import ScoreKind
 
 _ENOUGH_ROWS = 10
@@ -80,7 +88,7 @@ class PostHocMethod(BaseEstimator):  # type: ignore[misc]
             scores_kind: Kind of the scores. ``"auto"``: probabilities if rows lie in [0, 1] and sum to 1, otherwise logits.
         """
         one_of("scores_kind", scores_kind, ("auto", "logits", "probabilities"))
-        matrix = None if scores is None else check_scores(scores)
+        matrix = None if scores is None else check_scores(scores_in_order(scores, y, classes))
         kind = "logits" if matrix is None else kind_of_scores(matrix) if scores_kind == "auto" else scores_kind
         held_out, self.classes_ = HeldOut.gather(
             None if matrix is None else as_logits(matrix, kind),
@@ -114,6 +122,7 @@ class PostHocMethod(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "classes_")
         if self.uses_features and features is None:
             raise InputError(f"{type(self).__name__} needs features=, the inputs of the last layer (n, d)")
+        scores = columns_in_order("scores", scores, self.classes_)
         matrix = None if scores is None else self._logits(check_scores(scores, columns=len(self.classes_)))
         given = None if features is None else check_features(features)
         return self._transform(matrix, given)

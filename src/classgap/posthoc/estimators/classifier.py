@@ -154,6 +154,16 @@ def _labels(y: Any) -> Array:
     return labels
 
 
+def _scores_pairs(model: Any) -> bool:
+    """Whether the columns are pairs of classes; three classes have as many pairs, so the number of columns does not tell."""
+    while True:
+        inner = model.steps[-1][1] if hasattr(model, "steps") else getattr(model, "best_estimator_", None)
+        inner = model.estimator if isinstance(model, FrozenEstimator) else inner
+        if inner is None:
+            return getattr(model, "decision_function_shape", None) == "ovo"
+        model = inner
+
+
 def _scores(model: Any, X: Any, classes: Array) -> Array:
     """Scores of all ``classes``; a class unknown to the model gets the lowest score of the sample."""
     if hasattr(model, "decision_function"):
@@ -167,8 +177,11 @@ def _scores(model: Any, X: Any, classes: Array) -> Array:
         )
     if raw.ndim == 1:
         raw = np.stack([-raw / 2, raw / 2], axis=1)
-    if raw.shape[1] != len(model.classes_):
-        raise InputError(f"{type(model).__name__} has one score per pair of classes; use its one-versus-rest form")
+    if raw.shape[1] != len(model.classes_) or (raw.shape[1] == 3 and _scores_pairs(model)):
+        raise InputError(
+            f"{type(model).__name__} has one score per pair of classes; use its one-versus-rest form, for SVC "
+            "decision_function_shape='ovr'"
+        )
     if not np.isin(model.classes_, classes).all():
         unseen = next(label for label in model.classes_ if label not in classes)
         raise InputError(

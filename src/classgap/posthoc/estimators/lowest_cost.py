@@ -12,6 +12,7 @@ from classgap.checks import InputError, as_numpy, float_matrix, one_of
 from classgap.posthoc.estimators.base import PostHocMethod
 from classgap.posthoc.estimators.scaling import TemperatureScaling, VectorScaling
 from classgap.posthoc.held_out import Array, HeldOut
+from classgap.predictions.side_files import cost_in_order
 
 _CALIBRATIONS = {"temperature": TemperatureScaling, "vector": VectorScaling}
 
@@ -58,7 +59,7 @@ class LowestCost(PostHocMethod):
         one_of("calibration", self.calibration, _CALIBRATIONS)
         if self.cost is None:
             raise InputError("LowestCost needs cost=, a (K, K) matrix: rows true classes, columns predicted ones")
-        self.cost_ = check_cost(self.cost, held_out.num_classes)
+        self.cost_ = check_cost(cost_in_order(self.cost, tuple(map(str, self.classes_))), held_out.num_classes)
         calibrated = _CALIBRATIONS[self.calibration]()
         calibrated._fit(held_out)
         self.scale_, self.offset_ = calibrated.scale_, calibrated.offset_
