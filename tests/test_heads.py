@@ -298,3 +298,39 @@ def test_a_tap_listens_while_somebody_else_calls_the_model() -> None:
     torch.testing.assert_close(model[3](tap.features_of(calls, logits)), logits)
     with pytest.raises(InputError, match="did not run"):
         tap.features_of([], logits)
+
+
+class _TwoHeads(nn.Module):
+    """Logits of ``head``; a layer with as many outputs runs after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head, self.other = nn.Linear(4, 8), nn.Linear(8, 3), nn.Linear(4, 6)
+        self.aux = nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.extra = self.aux(self.other(x))
+        return self.head(self.body(x))
+
+
+class _MeanOfTokens(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 6), nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(x)).mean(1)
+
+
+def test_features_that_are_not_behind_the_logits_are_refused():
+    x = torch.randn(5, 4)
+    with pytest.raises(InputError, match="not the output of layer 'aux', and head may be the head as well"):
+        FeatureTap(_TwoHeads())(x)
+    model = _TwoHeads()
+    assert torch.equal(FeatureTap(model, "head")(x)[1], model.body(x))
+    with pytest.raises(InputError, match="the logits are those of none of them"):
+        FeatureTap(_MeanOfTokens())(torch.randn(5, 7, 4))
+    chain = nn.Sequential(
+        nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 3)
+    )  # two layers with as many outputs, one after the other
+    assert FeatureTap(chain)(x)[1].shape == (5, 3)

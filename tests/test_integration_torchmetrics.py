@@ -119,3 +119,9 @@ def test_two_processes_match_one(tmp_path: Path) -> None:
         check(found["values"])
         for name, vector in alone.per_class().items():
             torch.testing.assert_close(found["per_class"][name], vector, rtol=0, atol=0, equal_nan=True)
+
+
+def test_no_label_is_ignored() -> None:
+    metric = ClassGap(2, ignore_index=None)
+    metric.update(torch.tensor([0, 1]), torch.tensor([0, 0]))
+    assert metric.compute()["overall"] == 0.5

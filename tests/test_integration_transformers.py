@@ -31,6 +31,7 @@ from transformers import (
 from classgap import audit
 from classgap.checks import InputError
 from classgap.heads import FeatureTap
+from classgap.integrations.criteria import check_ranking
 from classgap.integrations.transformers import ClassLossTrainer, ClassMetrics
 from classgap.losses import ClassLoss, CrossEntropyLoss, FocalLoss, GaussianMixtureLoss, MR2Loss, SupConLoss
 from waiting import LOOPBACK, started
@@ -259,6 +260,8 @@ def test_wrong_use_is_said(tmp_path: Path) -> None:
     options = arguments(tmp_path)
     with pytest.raises(InputError, match=r"supcon needs views, which Hugging Face's Trainer does not supply"):
         ClassLossTrainer(bert(), options, criterion=SupConLoss(CLASSES, WIDTH))
+    with pytest.raises(InputError, match="lgm ranks classes by features and ignores the output of the model"):
+        check_ranking(GaussianMixtureLoss(3, 4), "Hugging Face's Trainer")
     with pytest.raises(InputError, match="criterion must be a loss of classgap"):
         ClassLossTrainer(bert(), options, criterion=torch.nn.CrossEntropyLoss())  # type: ignore[arg-type]
     with pytest.raises(InputError, match="compute_loss_func cannot be combined"):

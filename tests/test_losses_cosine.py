@@ -268,3 +268,9 @@ def test_soft_targets_mix_the_losses_of_both_labels():
     criterion = DBMLoss(5, k_m=0.3, variant="bs", class_counts=COUNTS)
     expected = 0.6 * criterion(cosines, first) + 0.4 * criterion(cosines, second)
     torch.testing.assert_close(criterion(cosines, soft), expected)
+
+
+@pytest.mark.parametrize("option", ["label_smoothing", "weight", "ignore_index", "reduction"])
+def test_options_belong_to_the_wrapper_and_not_to_its_base(option):
+    with pytest.raises(InputError, match=f"{option} cannot be in base_params; give it to drw itself"):
+        DRWLoss(3, base="ldam", base_params={option: 1}, class_counts=[3, 2, 1])

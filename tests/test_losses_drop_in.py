@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from classgap.checks import InputError
 from classgap.heads import FeatureTap
-from classgap.losses import CrossEntropyLoss, FocalLoss, MR2Loss
+from classgap.losses import CrossEntropyLoss, FocalLoss, MR2Loss, SeesawLoss
 
 K = 5
 WEIGHT = torch.tensor([1.0, 2.0, 0.5, 3.0, 0.25])
@@ -130,3 +130,17 @@ def test_features_without_a_gradient_are_refused() -> None:
     tap = FeatureTap(Block(reentrant=True))
     with pytest.raises(InputError, match="use_reentrant=False"):
         tap(torch.randn(12, 4, requires_grad=True))
+
+
+def test_weights_by_name_are_refused():
+    pd = pytest.importorskip("pandas")
+    with pytest.raises(InputError, match=r"weight must be in the order of the classes"):
+        CrossEntropyLoss(3, weight=pd.Series([1.0, 2.0, 3.0], index=[1, 0, 2]))
+    assert CrossEntropyLoss(3, weight=pd.Series([1.0, 2.0, 3.0]).to_numpy()).class_weight.tolist() == [1, 2, 3]
+
+
+def test_counts_of_seesaw_keep_their_precision():
+    criterion = SeesawLoss(2).bfloat16()
+    for _ in range(30):
+        criterion(torch.zeros(20, 2), torch.zeros(20, dtype=torch.long))
+    assert criterion.seen_counts.tolist() == [600, 0]

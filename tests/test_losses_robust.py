@@ -204,3 +204,13 @@ def test_class_weights_of_group_dro_survive_an_overflow():
     for _ in range(2):
         criterion(torch.tensor([[5.0, 0.0, 0.0], [900.0, 0.0, 1.0]]), torch.tensor([1, 2]))
         assert torch.isfinite(criterion.log_q).all()
+
+
+def test_weights_of_fair_dro_are_never_above_those_of_a_mean():
+    """In the first steps all weight lies on the classes seen so far, which was multiplied by the classes missing."""
+    torch.manual_seed(0)
+    criterion = FairDROLoss(1000)
+    for _ in range(3):
+        logits, target = torch.randn(64, 1000), torch.randint(1000, (64,))
+        losses = F.cross_entropy(logits, target, reduction="none")
+        assert criterion(logits, target) <= losses.max() + 1e-4

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from classgap.checks import InputError
 from classgap.losses import CompactLogitsLoss, ELMLoss, MR2Loss
 from classgap.losses.terms import Term, weighted_sum
 
@@ -67,5 +68,22 @@ def test_a_second_backward_pass_gives_the_same_gradient(build):
 def test_a_second_derivative_is_an_error_and_not_a_wrong_number():
     logits, target, features = batch()
     (slope,) = torch.autograd.grad(MR2Loss(K)(logits, target, features=features), logits, create_graph=True)
-    with pytest.raises(RuntimeError, match="does not require grad"):
+    with pytest.raises(InputError, match="no second derivatives"):
         slope.sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("make", "of"),
+    [
+        (MR2Loss, "logits"),
+        (MR2Loss, "features"),
+        (CompactLogitsLoss, "logits"),
+        (lambda k: ELMLoss(k, class_counts=[2, 1, 1]), "features"),
+    ],
+)
+def test_second_derivatives_are_refused_instead_of_being_0(make, of):
+    given = {"logits": torch.randn(4, 3), "features": torch.randn(4, 5)}
+    variable, target = given[of].requires_grad_(), torch.tensor([0, 1, 2, 0])
+    (slope,) = torch.autograd.grad(make(3).eval()(target=target, **given), variable, create_graph=True)
+    with pytest.raises(InputError, match="no second derivatives"):
+        torch.autograd.grad(slope.square().sum(), variable)

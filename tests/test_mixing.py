@@ -80,3 +80,8 @@ def test_losses_take_the_soft_targets():
 def test_bad_input_is_named(call, words):
     with pytest.raises(InputError, match=words):
         call()
+
+
+def test_labels_of_any_whole_type():
+    wanted = mixup(torch.eye(3), torch.arange(3), 3, np.random.default_rng(0))[1]
+    assert torch.equal(mixup(torch.eye(3), torch.arange(3, dtype=torch.uint8), 3, np.random.default_rng(0))[1], wanted)

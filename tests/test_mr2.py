@@ -318,7 +318,7 @@ def test_bad_parameters():
     ]:
         with pytest.raises(InputError, match=message):
             MR2Loss(K, **options)
-    with pytest.raises(InputError, match="at least 2"):
+    with pytest.raises(InputError, match="num_classes must be a whole number >= 2"):
         MR2Loss(1)
     with pytest.raises(InputError, match="unknown value for spread"):
         MR2Loss.published(K, spread="pooled")

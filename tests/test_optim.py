@@ -263,3 +263,24 @@ def test_plain_torch_criteria_are_accepted():
     before = [parameter.detach().clone() for parameter in model.parameters()]
     sam_step(model, SAM(sgd(model)), nn.CrossEntropyLoss(), CrossEntropyLoss(3))
     assert all(not torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
+
+
+def test_groups_stay_shared_when_the_wrapped_optimiser_loads_a_checkpoint():
+    layer = nn.Linear(2, 2)
+    base = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
+    for sam in (SAM(base), copy.deepcopy(SAM(base))):
+        sam.base.load_state_dict(copy.deepcopy(sam.base.state_dict()))
+        schedule = torch.optim.lr_scheduler.StepLR(sam, 1, 0.5)
+        sam.step()
+        schedule.step()
+        assert sam.base.param_groups[0]["lr"] == sam.param_groups[0]["lr"] == 0.05
+
+
+def test_a_closure_that_does_nothing_is_that_of_lightning():
+    def do_nothing_closure() -> None:
+        return
+
+    sam = SAM(torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1))
+    sam.step(do_nothing_closure)
+    with pytest.raises(InputError, match="SAM takes no closure"):
+        sam.step(lambda: 0.0)

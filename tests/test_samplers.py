@@ -198,3 +198,12 @@ def test_large_long_tail_is_fast_enough():
 def test_bad_input_is_named(call, words):
     with pytest.raises(InputError, match=words):
         call()
+
+
+def test_labels_of_a_table():
+    pd = pytest.importorskip("pandas")
+    labels = pd.Series([0, 1, 1, 0, 1], index=[7, 3, 9, 1, 0])  # as train_test_split leaves them
+    assert ClassBalancedSampler(labels).counts.tolist() == [2, 3]
+    for bad in (pd.Series(["a", "b"]), [0.5, 1.5], [[0, 1]]):
+        with pytest.raises(InputError, match="labels must be one class index for each sample"):
+            ClassBalancedSampler(bad)

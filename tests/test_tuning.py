@@ -136,3 +136,11 @@ def test_hopeless_trials_end_early(tmp_path: Path) -> None:
     assert (
         report.hard >= max(trial["hard"] for trial in report.trials if trial["hard"] is not None) or not report.feasible
     )
+
+
+def test_a_range_between_whole_numbers_holds_fractions_where_the_setting_takes_them() -> None:
+    from classgap.tuning.space import with_fractions
+
+    config = TrainConfig().override(["method=focal"])
+    space = with_fractions(config, parse_space(["method.gamma=0:2", "epochs=2:5", "optim.lr=0:1", "batch=8,16"]))
+    assert [type(found) for found in space.values()] == [Float, Int, Float, Choice]

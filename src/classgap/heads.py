@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from classgap.batchstats.backend import is_mapped
 from classgap.checks import InputError, did_you_mean, number, one_of
 
 HeadScale = float | Literal["learned"]
@@ -237,6 +238,9 @@ class FeatureTap(nn.Module):
             None  # None: nobody listens, e.g. the model is called directly
         )
         self._gradients = True  # whether they were enabled when the head ran
+        # Where nobody named the head, other layers with as many outputs, e.g. that of an auxiliary loss.
+        named = layer is not None or callable(getattr(model, "get_classifier", None))
+        self._rivals = [] if named else _as_wide(model, self.layer)
         head.register_forward_hook(self._listen, with_kwargs=True)
         self._register_state_dict_hook(_strip_prefix)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_add_prefix)  # type: ignore[no-untyped-call]
@@ -299,6 +303,8 @@ class FeatureTap(nn.Module):
                 f"layer {self.layer!r} gives {output.shape[-1]} values but the model returned {logits.shape[-1]} "
                 f"logits, so it is not the head; name it with layer='…' (linear: {', '.join(linear_layers(self.model))})"
             )
+        if self._rivals and _can_be_read(logits) and not torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+            self._check_output(output.detach(), logits.detach())
         if logits.requires_grad and not self._gradients:
             raise InputError(
                 f"layer {self.layer!r} ran without gradients inside activation checkpointing, so its features have none; use "
@@ -308,6 +314,26 @@ class FeatureTap(nn.Module):
             features = _pooled_token(features, output, logits)
         head = self.head
         return head.unit(features) if self.unit and isinstance(head, CosineHead) else features
+
+    def _check_output(self, output: Tensor, logits: Tensor) -> None:
+        """Refuse a layer whose output is not the logits where another layer may be the head; once is enough."""
+        if output.shape == logits.shape and not torch.equal(output, logits):
+            raise InputError(
+                f"the logits are not the output of layer {self.layer!r}, and {', '.join(self._rivals)} may be the head as well; "
+                "name the layer that makes the logits with layer='…'"
+            )
+        self._rivals = []
+
+
+def _can_be_read(tensor: Tensor) -> bool:
+    """Whether a decision may depend on the values: not while compiling, and not under :func:`torch.func.vmap`."""
+    return not torch.compiler.is_compiling() and not is_mapped(tensor)
+
+
+def _as_wide(model: nn.Module, layer: str) -> list[str]:
+    width = getattr(model.get_submodule(layer), "out_features", None)
+    others = (name for name in linear_layers(model) if name != layer)
+    return [name for name in others if width is not None and model.get_submodule(name).out_features == width]
 
 
 def _with_parameters_of(method: Callable[..., Any], other: Callable[..., Any]) -> FunctionType:
@@ -333,7 +359,13 @@ def logits_of(output: Any) -> Tensor:
 
 def _pooled_token(features: Tensor, output: Tensor, logits: Tensor) -> Tensor:
     """Features (N, T, d) → (N, d): the token whose head output became the logits."""
-    position = (output.to(logits.dtype) == logits.unsqueeze(1)).all(-1).int().argmax(1)
+    found = (output.to(logits.dtype) == logits.unsqueeze(1)).all(-1)
+    if _can_be_read(logits) and not bool(found.any(1).all()):
+        raise InputError(
+            "the head runs on every token and the logits are those of none of them (a mean, say), so there is no one feature "
+            "vector behind them; average the tokens before the head"
+        )
+    position = found.int().argmax(1)
     return features[torch.arange(len(features), device=features.device), position]
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from classgap.batchstats.collectives import rank_and_world
-from classgap.checks import InputError, whole
+from classgap.checks import InputError, as_numpy, whole
 from classgap.registry import Int, method
 
 
@@ -142,9 +142,12 @@ class LabelSampler(EpochSampler):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        labels = torch.as_tensor(self.labels).cpu()
-        if labels.dim() != 1 or labels.is_floating_point() or not len(labels):
-            raise InputError(f"labels must be one class index for each sample, got shape {tuple(labels.shape)}")
+        given = as_numpy(self.labels, "labels")
+        if given.ndim != 1 or given.dtype.kind not in "iub" or not len(given):
+            raise InputError(
+                f"labels must be one class index for each sample, got {given.dtype} of shape {given.shape}"
+            )
+        labels = torch.from_numpy(given.astype(np.int64))
         self.start_epoch = whole("start_epoch", self.start_epoch, low=0)
         self.num_samples = len(labels)
         self.members = torch.argsort(labels, stable=True)

@@ -195,5 +195,5 @@ def _interval(length: int, share: float, rng: np.random.Generator) -> tuple[int,
 
 
 def _mix_targets(target: Tensor, partner: Tensor, share: float, num_classes: int) -> Tensor:
-    soft = F.one_hot(target, num_classes).float() if target.dim() == 1 else target
+    soft = F.one_hot(target.long(), num_classes).float() if target.dim() == 1 else target
     return torch.lerp(soft[partner], soft, share)

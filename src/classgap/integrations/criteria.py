@@ -42,6 +42,17 @@ def check_criterion(criterion: Any, tool: str) -> None:
         )
 
 
+def check_ranking(criterion: ClassLoss, tool: str) -> None:
+    """Refuse a loss that ranks classes by their features: metrics of the tool would be those of a head it never trains."""
+    try:
+        criterion.scores(torch.zeros(1, criterion.num_classes))
+    except InputError:
+        raise InputError(
+            f"{criterion.name} ranks classes by features and ignores the output of the model, which {tool} measures; use "
+            "classgap.train, Lightning or your own loop"
+        ) from None
+
+
 def tap(criterion: ClassLoss, model: nn.Module, layer: str | None = None) -> FeatureTap | None:
     """A tap on the head of ``model`` if the loss needs features."""
     if "features" not in criterion.needs:

@@ -21,7 +21,7 @@ class ClassGap(Metric):
 
     Args:
         num_classes: Number of classes :math:`K`.
-        ignore_index: Target value of samples to leave out.
+        ignore_index: Target value of samples to leave out; None if there are none.
         kwargs: Further arguments of ``torchmetrics.Metric``.
     Example:
         >>> metric = ClassGap(num_classes=3)
@@ -38,7 +38,7 @@ class ClassGap(Metric):
     right: Tensor
     predicted: Tensor
 
-    def __init__(self, num_classes: int, *, ignore_index: int = IGNORED, **kwargs: Any) -> None:
+    def __init__(self, num_classes: int, *, ignore_index: int | None = IGNORED, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.num_classes = whole("num_classes", num_classes, low=2)
         self.ignore_index = ignore_index
@@ -57,8 +57,9 @@ class ClassGap(Metric):
                 f"target must be (N,) class indices with one entry for each prediction, got {tuple(target.shape)} and preds "
                 f"{tuple(preds.shape)}; take argmax(1) of one-hot labels"
             )
-        keep = target != self.ignore_index
-        labels, target = labels[keep], target[keep]
+        if self.ignore_index is not None:
+            keep = target != self.ignore_index
+            labels, target = labels[keep], target[keep]
         for name, values in (("preds", labels), ("target", target)):
             if values.is_floating_point():
                 raise InputError(f"{name} must hold class indices, got {values.dtype}; call .long()")

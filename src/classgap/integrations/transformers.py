@@ -2,8 +2,9 @@
 
     trainer = ClassLossTrainer(model, args, criterion=MR2Loss(num_classes=77), compute_metrics=ClassMetrics(), …)
 
-For every loss that is a mean over samples, the loss of a step is that of one batch with all samples of the step, whatever the
-number of accumulated batches and processes. Statistics and pairs of a loss see the samples of one forward pass on all processes.
+For every loss that is a mean over samples without class weights, the loss of a step is that of one batch with all samples of
+the step, whatever the number of accumulated batches and processes. Statistics and pairs of a loss see the samples of one forward
+pass on all processes.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ class ClassLossTrainer(Trainer):
 
     def __init__(self, *args: Any, criterion: ClassLoss, layer: str | None = None, **kwargs: Any) -> None:
         criteria.check_criterion(criterion, "Hugging Face's Trainer")
+        if kwargs.get("compute_metrics") is not None:
+            criteria.check_ranking(criterion, "Hugging Face's Trainer")
         if kwargs.get("compute_loss_func") is not None:
             raise InputError("compute_loss_func cannot be combined with criterion; give one of them")
         self._layer = layer

@@ -94,9 +94,7 @@ class ClassLoss(nn.Module):
         label_smoothing: float = 0.0,
     ) -> None:
         super().__init__()
-        if isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 2:
-            raise InputError(f"num_classes must be a whole number of at least 2, got {num_classes!r}")
-        self.num_classes = num_classes
+        self.num_classes = num_classes = whole("num_classes", num_classes, low=2)
         self.last: dict[str, Tensor] = {}
         self._frozen = self._alone = False
         counts = None if class_counts is None else check_counts(class_counts, num_classes)

@@ -6,11 +6,11 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from classgap.batchstats import BatchClasses, batch_classes, centred_rows, squared_norms
 from classgap.batchstats.backend import as_array, as_tensor
 from classgap.batchstats.collectives import gather_rows
+from classgap.losses.terms import not_differentiated_again
 
 
 def within_class_scatter(
@@ -82,14 +82,16 @@ class _Scatter(torch.autograd.Function):
     def forward(
         ctx: Any, rows: Tensor, target: Tensor, class_weight: Tensor | None, column_weight: Tensor | None
     ) -> Tensor:
-        ctx.scatter, ctx.shape = BatchScatter.of(rows, batch_classes(target), class_weight, column_weight), rows.shape
+        ctx.scatter = BatchScatter.of(rows, batch_classes(target), class_weight, column_weight)
+        ctx.save_for_backward(rows)
         value: Tensor = ctx.scatter.value
         return value
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        return ctx.scatter.add_gradient(grad.new_zeros(ctx.shape), grad), None, None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None, None]:
+        (rows,), grad = ctx.saved_tensors, grads[0].detach()
+        gradient = ctx.scatter.add_gradient(grad.new_zeros(rows.shape), grad)
+        return not_differentiated_again(gradient, rows), None, None, None
 
 
 def _by_tables(

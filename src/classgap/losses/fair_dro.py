@@ -140,8 +140,10 @@ class FairDROLoss(ClassRobustLoss):
                 "fair_dro with update='epoch' needs criterion.start_epoch(epoch, training_pass) before each epoch; "
                 "or use update='step'"
             )
-        # Scaled up for classes missing from the batch; dividing by the sum of the present weights could divide by 0.
-        return self.q * (self.num_classes / present.sum().clamp_min(1))
+        # Scaled up for classes missing from the batch, but never to a sum above 1: in the first steps the weights lie on the few
+        # classes seen so far. Dividing by their sum alone could divide by 0.
+        whole = self.num_classes / present.sum().clamp_min(1)
+        return self.q * torch.minimum(whole, 1 / (self.q * present).sum().clamp_min(1e-30))
 
     def _follow(self, means: Tensor, present: Tensor) -> None:
         present = present & torch.isfinite(means)

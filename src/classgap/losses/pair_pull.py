@@ -10,12 +10,11 @@ from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from classgap.batchstats import ClassPairs, add_along_pairs, class_pairs
 from classgap.batchstats.backend import Array, as_array, as_tensor, largest, library
 from classgap.batchstats.collectives import uncompiled
-from classgap.losses.terms import Term, weighted_sum
+from classgap.losses.terms import Term, not_differentiated_again, weighted_sum
 
 PairMode = Literal["sum", "mean", "pairwise"]
 PAIR_MODES: tuple[PairMode, ...] = get_args(PairMode)
@@ -190,11 +189,11 @@ class _Pull(torch.autograd.Function):
         return as_tensor(losses[start:stop], features)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (features,), (pairs, slopes, losses, scale, start, stop) = ctx.saved_tensors, ctx.rest
-        by_row = _placed(as_array(grad), losses, start, stop)
-        return _gradient(features, pairs, slopes, by_row, scale), *[None] * 7
+        by_row = _placed(as_array(grads[0].detach()), losses, start, stop)
+        gradient = _gradient(features.detach(), pairs, slopes, by_row, scale)
+        return not_differentiated_again(gradient, features), *[None] * 7
 
 
 # The number of pairs depends on the labels, which torch.compile cannot trace: for it this is one opaque operation.

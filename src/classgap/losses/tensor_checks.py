@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -151,6 +153,11 @@ def check_finite(features: Tensor, norms: Tensor | None = None) -> None:
             )
 
 
+def own_copy(values: Any) -> Any:
+    """A copy of an array, since torch warns of arrays that cannot be written to, as those of pandas; anything else as it is."""
+    return np.array(values) if isinstance(values, np.ndarray) else values
+
+
 def check_counts(class_counts: Tensor | Sequence[float], num_classes: int) -> Tensor:
     """Training counts as float64: ``(K,)``, positive."""
     if by_name(class_counts) is not class_counts:
@@ -159,7 +166,7 @@ def check_counts(class_counts: Tensor | Sequence[float], num_classes: int) -> Te
             "counts.loc[class_names].to_numpy(), for classes 0, 1, 2 … counts.sort_index().to_numpy()"
         )
     try:
-        counts = torch.as_tensor(class_counts, dtype=torch.float64)
+        counts = torch.as_tensor(own_copy(class_counts), dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise InputError(
             f"class_counts must be {num_classes} numbers, got {type(class_counts).__name__} ({error})"

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from classgap.batchstats.backend import Array, as_tensor, on_host
+from classgap.checks import InputError
 
 
 class Term(NamedTuple):
@@ -52,18 +52,42 @@ def _gradient(term: Term, weight: float | Tensor) -> Tensor:
     return term.gradient(1.0) * weight if isinstance(weight, Tensor) else term.gradient(weight)
 
 
+def not_differentiated_again(gradient: Tensor | None, variable: Tensor) -> Tensor | None:
+    """The gradient in ``variable``, for the end of a backward pass: to differentiate it once more is an error.
+
+    It was computed in closed form, so a second derivative would silently be 0.
+    """
+    if gradient is None or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return gradient
+    once: Tensor = _Once.apply(gradient, variable)
+    return once
+
+
+class _Once(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, variable: Tensor) -> Tensor:
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        raise InputError(
+            "this loss has no second derivatives (gradient penalties, Hessians, MAML); use a loss whose gradient torch computes, "
+            "e.g. cross_entropy"
+        )
+
+
 class _KnownGradients(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: Array, *tensors: Tensor) -> Tensor:
         """``tensors``: the gradients, then the tensors they belong to; the result has the type of the first of these."""
         half = len(tensors) // 2
-        ctx.save_for_backward(*tensors[:half])
+        ctx.save_for_backward(*tensors)
         return as_tensor(value.clone() if isinstance(value, Tensor) else value, tensors[half])
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        gradients = ctx.saved_tensors
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        half, grad = len(ctx.saved_tensors) // 2, grads[0].detach()
+        gradients, variables = ctx.saved_tensors[:half], ctx.saved_tensors[half:]
         if not (on_host(grad) and grad.item() == 1):  # 1 unless the loss was scaled: then there is nothing to multiply
             gradients = [None if gradient is None else gradient * grad for gradient in gradients]
-        return None, *[None] * len(gradients), *gradients
+        return None, *[None] * half, *map(not_differentiated_again, gradients, variables)

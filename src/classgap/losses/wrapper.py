@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from inspect import signature
 from types import NoneType
 from typing import Any, ClassVar
 
@@ -48,7 +49,11 @@ class WrapperLoss(ClassLoss):
         super().__init__(num_classes, class_counts=class_counts, **options)
         if not isinstance(base_params, (Mapping, NoneType)):
             raise InputError(f"base_params must be a mapping from parameter to value, got {shown(base_params)}")
-        self.base: ClassLoss = get("loss", base).build(
+        chosen = get("loss", base)
+        for name in ClassLoss.shared_options:
+            if name in (base_params or {}) and name not in signature(chosen.cls).parameters:
+                raise InputError(f"{name} cannot be in base_params; give it to {self.name} itself, which applies it")
+        self.base: ClassLoss = chosen.build(
             num_classes=num_classes, class_counts=class_counts, **dict(base_params or {})
         )
         self.base.ignore_index = None  # the wrapper has left such samples out

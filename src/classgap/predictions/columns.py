@@ -126,7 +126,8 @@ def require_labels(has_true: bool, has_predictions: bool, place: object, availab
         )
     if not has_predictions:
         raise InputError(
-            f"no column has a usual name for predictions or scores; name it with --pred or --scores ({holds})"
+            "no column has a usual name for predictions or scores; name it with --pred or --scores, in Python with "
+            f"Columns(pred=…) or Columns(scores=…) ({holds})"
         )
 
 

@@ -24,7 +24,7 @@ from classgap.training.lock import lock_folder
 from classgap.training.progress import DivergedError, TrainProgress
 from classgap.training.recipes import asked_for
 from classgap.training.run import start
-from classgap.tuning.space import as_settings, check_space, search_space, suggest
+from classgap.tuning.space import as_settings, check_space, search_space, suggest, with_fractions
 from classgap.writing import write
 
 Tell = Callable[[str], None]
@@ -129,6 +129,7 @@ def tune(
         raise InputError(
             f"method {made.method.name} declares no parameters to search; name some, e.g. optim.lr=0.01:0.3:log"
         )
+    ranges = with_fractions(made, ranges)
     check_space(made, ranges)
     place = Path(folder)
     search = _Search(made, place, ranges, slack, prune, workers, tell or _silent)

@@ -75,6 +75,28 @@ def _parse(text: str) -> tuple[str, Space]:
     return setting, Float(float(bounds[0]), float(bounds[1]), float(bounds[0]), log=bool(scale))
 
 
+def with_fractions(config: TrainConfig, space: Mapping[str, Space]) -> dict[str, Space]:
+    """The same ranges; one between whole numbers, as 0:2, holds all numbers in between where the setting takes them."""
+    return {
+        setting: Float(float(found.low), float(found.high), float(found.low), log=found.log)
+        if isinstance(found, Int) and _takes_fractions(config, setting)
+        else found
+        for setting, found in space.items()
+    }
+
+
+def _takes_fractions(config: TrainConfig, setting: str) -> bool:
+    part, _, name = setting.partition(".")
+    if part == "method":
+        spec = registry.get("loss", config.method.name)
+        return isinstance(spec.space[name].default if name in spec.space else spec.defaults.get(name), float)
+    try:
+        config.override([f"{setting}=0.5"])
+    except InputError:
+        return False
+    return True
+
+
 def check_space(config: TrainConfig, space: Mapping[str, Space]) -> None:
     """Raise before anything is trained where a setting is unknown, or where an end of a range or an option is refused."""
     for setting, values in space.items():
