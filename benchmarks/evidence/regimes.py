@@ -32,7 +32,7 @@ REGIMES = (
     (
         "Fine-tuning on images, 9 epochs",
         "finetune:EfficientNet-Lite0, 9 epochs",
-        "the same, until the training images are fitted; cross-entropy was not run again with other seeds",
+        "the same, until the training images are fitted; costs of remedies: see the page of all runs",
     ),
     (
         "Remedies besides a loss, from scratch",
