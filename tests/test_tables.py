@@ -660,3 +660,31 @@ def test_counts_of_a_cross_table_are_read_by_name() -> None:
     assert confusion(Predictions.from_counts(table.loc[["c", "a", "b"]], ["a", "b", "c"])) == COUNTS
     with pytest.raises(InputError, match="rows and columns of counts must both be the classes"):
         Predictions.from_counts(table.drop(columns="c"))
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "polars", "pandas", "npz"])
+def test_columns_with_another_role_are_no_scores(kind: str, tmp_path: Path) -> None:
+    scores = {f"logit_{name}": 4.0 * (PRED == k) for k, name in enumerate(NAMES)}
+    true, bins = np.array(NAMES)[TRUE], TRUE % 2
+    if kind == "npz":
+        np.savez(tmp_path / "a.npz", label=TRUE, y_pred=PRED, scores=bins)
+        found = Predictions.read(tmp_path / "a.npz", Columns(by=("scores",)))
+        assert found.scores is None
+        assert found.columns["scores"].tolist() == bins.tolist()
+        return
+    for role, columns, options in (
+        ("by", {"label": true, **scores, "logit_bin": bins}, Columns(by=("logit_bin",))),
+        ("by", {"label": true, **scores, "logit_bin": bins}, Columns(scores="logit_", by=("logit_bin",))),
+        ("true", {**scores, "logit_true": true}, Columns(true="logit_true")),
+        ("pred", {"label": true, **scores, "logit_pred": np.array(NAMES)[PRED]}, Columns(pred="logit_pred")),
+    ):
+        if kind in ("csv", "parquet"):
+            found = Predictions.read(write(tmp_path / f"{role}.{kind}", columns), options)
+        else:
+            table = pl.DataFrame(columns)
+            found = Predictions.from_frame(table.to_pandas() if kind == "pandas" else table, options)
+        assert found.classes == tuple(NAMES)
+        assert confusion(found) == COUNTS
+    numbered = {"label": TRUE, **{f"score_{k}": 1.0 * (PRED == k) for k in range(3)}, "score_band": bins}
+    if kind == "csv":
+        assert confusion(Predictions.read(write(tmp_path / "n.csv", numbered), Columns(by=("score_band",)))) == COUNTS

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from classgap import checks
 from classgap.arrays import Ints, row_blocks
 from classgap.checks import InputError
+from classgap.predictions.binary import _TAKEN as TAKEN
 from classgap.predictions.binary import differing_note, is_single, widen
 from classgap.predictions.confusion import Confusion
 from classgap.predictions.labels import check_names, names_of, printable_names, resolve_classes
@@ -64,9 +65,10 @@ def encode_arguments(
     train_counts = checks.by_name(train_counts)
     names = _given_names(class_names, arrays, width, train_counts)
     source = ARGUMENTS
-    if names is None and (columns := checks.column_names(given["scores"])) is not None and _are_among(columns, arrays):
+    columns = checks.column_names(given["scores"])
+    if names is None and columns is not None and width != 1 and _are_among(columns, arrays):
         names, source = columns, replace(ARGUMENTS, only_names=True)
-    if names is not None and width is not None:
+    if names is not None and width not in (None, 1):  # one column is the score of the positive class
         arrays["scores"] = checks.as_numpy(checks.columns_in_order("scores", given["scores"], names))
     if head is not None:
         if "features" not in arrays:
@@ -79,7 +81,20 @@ def encode_arguments(
             raise InputError("margin_norms also needs head, the last layer; pass both or neither")
         arrays["margin_norms"] = checks.as_numpy(margin_norms, "margin_norms")
     described = _given_columns(describing, by, len(arrays["y_true"]))
-    return encode(arrays, source, columns=described, names=names, scores_kind=scores_kind, train_counts=train_counts)
+    found = encode(arrays, source, columns=described, names=names, scores_kind=scores_kind, train_counts=train_counts)
+    return _with_other_name(found, columns) if columns is not None and found.one_score else found
+
+
+def _with_other_name(predictions: Predictions, columns: Sequence[str]) -> Predictions:
+    """The predictions, with a note if the one score column has the name of the negative class."""
+    negative, positive = predictions.classes
+    if list(columns) != [negative]:
+        return predictions
+    note = (
+        f"scores {TAKEN} {positive!r}, though its column is named {negative!r}; if it is that of {negative!r}, pass "
+        f"positive={negative!r}"
+    )
+    return replace(predictions, notes=(*(n for n in predictions.notes if TAKEN not in n), note))
 
 
 def _are_among(names: Sequence[str], arrays: Mapping[str, NDArray[Any]]) -> bool:

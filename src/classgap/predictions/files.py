@@ -28,7 +28,7 @@ from classgap.predictions.columns import (
     pick_samples,
     refuse_true_labels,
     require_labels,
-    without_described,
+    without_named,
 )
 from classgap.predictions.labels import names_of
 from classgap.predictions.locations import Files, Location, Paths, find_files, is_address
@@ -181,16 +181,15 @@ def _check_part(part: Arrays, first: Arrays, file: Path, first_file: Path) -> No
 def _roles(arrays: Arrays, file: Path, columns: Columns) -> tuple[Arrays, Arrays, dict[str, str]]:
     """The arrays of one archive by role, its per-sample columns, and the name of each array in error messages."""
     available = list(arrays)
-    free = without_described(available, columns)
+    free = without_named(available, columns)
     wanted = {
         "y_true": pick("true", columns.true, available),
         "y_pred": pick("pred", columns.pred, available),
         "scores": pick("scores", columns.scores, free),
         "features": pick("features", columns.features, free),
     }
-    unnamed = [name for name in free if name not in columns.by]
     wanted |= {
-        role: pick(role, None, unnamed) for role in ("weight", "bias", "margin_norms", "train_counts", "class_names")
+        role: pick(role, None, free) for role in ("weight", "bias", "margin_norms", "train_counts", "class_names")
     }
     if wanted["scores"] is None and wanted["y_pred"] is None:
         wanted["scores"] = single_score_column(free)

@@ -11,7 +11,7 @@ import polars as pl
 
 from classgap.checks import InputError
 from classgap.predictions.binary import single_score_column
-from classgap.predictions.columns import Columns, pick, pick_wide, without_described
+from classgap.predictions.columns import Columns, pick, pick_wide, without_named
 from classgap.predictions.locations import Files, Location, is_pattern
 from classgap.predictions.stores import store_options
 
@@ -48,10 +48,10 @@ def _types(header: Sequence[str], columns: Columns) -> Types:
     # Labels stay text until all distinct labels are known: a column may begin with numbers and contain names later.
     types: Types = {name: pl.String() for name in texts if name in header}
     # Likewise, the first thousands of scores or weights may be whole numbers and later ones not.
-    rest = without_described(header, columns)
+    rest = without_named(header, columns)
     scores, features = (pick_wide(role, getattr(columns, role), rest)[0] for role in ("scores", "features"))
     if pred is None and not scores:
-        scores = [name for name in [single_score_column(header)] if name]
+        scores = [name for name in [single_score_column(rest)] if name]
     numbers = [*scores, *features, *([columns.sample_weight] if columns.sample_weight else [])]
     return types | {name: pl.Float64() for name in numbers if name in header and name not in types}
 
