@@ -239,4 +239,4 @@ def test_one_score_column_of_a_table_is_not_put_in_order():
     for given in (["neg", "pos"], None):
         other = Predictions.from_arrays(names, scores=table.rename(columns={"pos": "neg"}), class_names=given)
         assert [note for note in other.notes if "score of class 'pos', though its column is named 'neg'" in note]
-        assert not audit(other, positive="neg").notes[:-1]
+        assert not any("is taken as" in note for note in audit(other, positive="neg").notes)

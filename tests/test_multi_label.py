@@ -430,7 +430,9 @@ def test_ids_in_files_are_text(tmp_path):
 
 
 def test_ids_are_no_label(tmp_path):
-    table = pl.DataFrame({"label_id": [7, 8], "label_a": [1, 0], "label_b": [0, 1], "prob_a": [0.9, 0.2], "prob_b": [0.1, 0.8]})
+    table = pl.DataFrame(
+        {"label_id": [7, 8], "label_a": [1, 0], "label_b": [0, 1], "prob_a": [0.9, 0.2], "prob_b": [0.1, 0.8]}
+    )
     table.write_csv(tmp_path / "a.csv")
     for found in (
         MultiLabelPredictions.from_frame(table, Columns(id="label_id")),

@@ -99,7 +99,9 @@ def without_named(available: Sequence[str], columns: Columns) -> list[str]:
     """The columns that may hold scores or features: the user named them as nothing else, or one by one as these."""
     described = without_described(available, columns)
     others = {columns.true, columns.pred, columns.count, *columns.by}
-    wanted = [part.strip() for names in (columns.scores, columns.features) if names for part in (names, *names.split(","))]
+    wanted = [
+        part.strip() for names in (columns.scores, columns.features) if names for part in (names, *names.split(","))
+    ]
     return [name for name in described if name not in others or name in wanted]
 
 
