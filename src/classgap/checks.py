@@ -337,6 +337,11 @@ def index_name(name: Any) -> str:
     return printable(str(int(name) if whole else name))
 
 
+def _names_among(found: Iterable[Any], known: set[str]) -> list[str]:
+    """Entries of a pandas index as names, spelled as those that are known."""
+    return [text if (text := printable(str(name))) in known else index_name(name) for name in found]
+
+
 def by_class(value: Any, classes: Sequence[str], *, positions: bool = False) -> Any:
     """A pandas Series that names the classes, or a mapping, as a dictionary by class; anything else as it is.
 
@@ -349,7 +354,7 @@ def by_class(value: Any, classes: Sequence[str], *, positions: bool = False) -> 
     if found is None:
         return value
     known, places = set(classes), {str(k): name for k, name in enumerate(classes)}
-    names = [text if (text := printable(str(name))) in known else index_name(name) for name, _ in found]
+    names = _names_among((name for name, _ in found), known)
     positions &= not any(isinstance(name, str) for name, _ in found)
     if all(name in places for name in names) and (positions or known.isdisjoint(names)):
         names = [places[name] for name in names]
@@ -372,8 +377,11 @@ def columns_in_order(name: str, value: Any, classes: Iterable[Any]) -> Any:
 
     Columns 0, 1, 2 …, and columns of which none is the name of a class, are in the order of the classes already.
     """
-    found, names = column_names(value), [str(entry) for entry in classes]
-    if found is None or found == names or not set(found) & set(names):
+    if column_names(value) is None:
+        return value
+    names = [index_name(entry) for entry in classes]
+    found = _names_among(value.columns, set(names))
+    if found == names or not set(found) & set(names):
         return value
     if sorted(found) != sorted(names):
         raise _other_names(f"the columns of {name}", found, names)
@@ -385,7 +393,7 @@ def column_names(value: Any) -> list[str] | None:
     """Names of the columns of a pandas or polars table; None for anything else, and for columns 0, 1, 2 …"""
     if not hasattr(value, "columns") or not hasattr(value, "to_numpy"):
         return None
-    found = [printable(str(column)) for column in value.columns]
+    found = [index_name(column) for column in value.columns]
     return None if found == [str(k) for k in range(len(found))] else found
 
 

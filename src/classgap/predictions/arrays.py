@@ -99,7 +99,10 @@ def _with_other_name(predictions: Predictions, columns: Sequence[str]) -> Predic
 def _are_among(names: Sequence[str], arrays: Mapping[str, NDArray[Any]]) -> bool:
     """Whether every label is one of the names."""
     found = {
-        str(label) for role in ("y_true", "y_pred") if role in arrays for label in _distinct(arrays[role]).tolist()
+        checks.index_name(label)
+        for role in ("y_true", "y_pred")
+        if role in arrays
+        for label in _distinct(arrays[role]).tolist()
     }
     return found <= set(names)
 
