@@ -228,3 +228,15 @@ def test_the_table_of_thresholds_is_that_of_the_positive_class():
     row = report.threshold.table[report.threshold.table["mark"] == "used here"][0]
     assert report.threshold.positive == "benign"
     assert row["overall"] == pytest.approx(report.overall.value)
+
+
+def test_one_score_column_of_a_table_is_not_put_in_order():
+    pd = pytest.importorskip("pandas")
+    names, table = np.array(["neg", "pos"])[Y], pd.DataFrame({"pos": PROB})
+    found = Predictions.from_arrays(names, scores=table, class_names=["neg", "pos"])
+    assert found.y_pred.tolist() == (PROB >= 0.5).astype(int).tolist()
+    assert not found.notes
+    for given in (["neg", "pos"], None):
+        other = Predictions.from_arrays(names, scores=table.rename(columns={"pos": "neg"}), class_names=given)
+        assert [note for note in other.notes if "score of class 'pos', though its column is named 'neg'" in note]
+        assert not any("is taken as" in note for note in audit(other, positive="neg").notes)

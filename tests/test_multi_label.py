@@ -427,3 +427,16 @@ def test_ids_in_files_are_text(tmp_path):
     file = tmp_path / "a.csv"
     file.write_text("id,true_a,true_b,prob_a,prob_b\n01,1,0,.5,.6\n1,0,1,.4,.3\n", encoding="utf-8")
     assert MultiLabelPredictions.read(file, Columns(id="id")).ids.tolist() == ["01", "1"]
+
+
+def test_ids_are_no_label(tmp_path):
+    table = pl.DataFrame(
+        {"label_id": [7, 8], "label_a": [1, 0], "label_b": [0, 1], "prob_a": [0.9, 0.2], "prob_b": [0.1, 0.8]}
+    )
+    table.write_csv(tmp_path / "a.csv")
+    for found in (
+        MultiLabelPredictions.from_frame(table, Columns(id="label_id")),
+        MultiLabelPredictions.read(tmp_path / "a.csv", Columns(id="label_id")),
+    ):
+        assert found.labels == ("a", "b")
+        assert found.ids is not None

@@ -126,6 +126,13 @@ def test_pandas_objects_are_read_by_name(task: Task) -> None:
     np.testing.assert_array_equal(sets.predict(scores.iloc[:, order]), sets.predict(task.scores))
     with pytest.raises(InputError, match="index of class_counts must hold every class once"):
         LogitAdjustment().fit(task.scores, names[task.y], class_counts=counts.rename({"a": "x"}))
+    for kind, other in ((int, float), (float, int), (float, float)):  # 3.0 is 3
+        numbers = np.arange(1, 6)
+        columns, counts = pd.Index(numbers.astype(other)), pd.Series(task.counts, index=numbers.astype(other))
+        scores = pd.DataFrame(task.scores, columns=columns).iloc[:, order]
+        found = LogitAdjustment().fit(scores, (task.y + 1).astype(kind), class_counts=counts.iloc[order])
+        np.testing.assert_array_equal(found.offset_, expected.offset_)
+        np.testing.assert_array_equal(found.predict(scores), np.searchsorted(names, expected.predict(task.scores)) + 1)
 
 
 def test_numbers_as_text_need_the_order_of_the_columns() -> None:

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from classgap import checks
 from classgap.arrays import Ints, row_blocks
 from classgap.checks import InputError
+from classgap.predictions.binary import _TAKEN as TAKEN
 from classgap.predictions.binary import differing_note, is_single, widen
 from classgap.predictions.confusion import Confusion
 from classgap.predictions.labels import check_names, names_of, printable_names, resolve_classes
 from classgap.predictions.predictions import DESCRIBING, PER_ROW, Predictions, ScoreKind, argument
-from classgap.predictions.side_files import counts_in_order, rows_by_name
+from classgap.predictions.side_files import NamedTable, counts_in_order, named_table
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,12 @@ def encode_arguments(
         if role in arrays:
             arrays[role] = checks.label_vector(role, given[role])
     width = arrays["scores"].shape[1] if "scores" in arrays and arrays["scores"].ndim == 2 else None
-    train_counts = checks.by_name(train_counts)
     names = _given_names(class_names, arrays, width, train_counts)
     source = ARGUMENTS
-    if names is None and (columns := checks.column_names(given["scores"])) is not None and _are_among(columns, arrays):
+    columns = checks.column_names(given["scores"])
+    if names is None and columns is not None and width != 1 and _are_among(columns, arrays):
         names, source = columns, replace(ARGUMENTS, only_names=True)
-    if names is not None and width is not None:
+    if names is not None and width not in (None, 1):  # one column is the score of the positive class
         arrays["scores"] = checks.as_numpy(checks.columns_in_order("scores", given["scores"], names))
     if head is not None:
         if "features" not in arrays:
@@ -79,13 +80,29 @@ def encode_arguments(
             raise InputError("margin_norms also needs head, the last layer; pass both or neither")
         arrays["margin_norms"] = checks.as_numpy(margin_norms, "margin_norms")
     described = _given_columns(describing, by, len(arrays["y_true"]))
-    return encode(arrays, source, columns=described, names=names, scores_kind=scores_kind, train_counts=train_counts)
+    found = encode(arrays, source, columns=described, names=names, scores_kind=scores_kind, train_counts=train_counts)
+    return _with_other_name(found, columns) if columns is not None and found.one_score else found
+
+
+def _with_other_name(predictions: Predictions, columns: Sequence[str]) -> Predictions:
+    """The predictions, with a note if the one score column has the name of the negative class."""
+    negative, positive = predictions.classes
+    if list(columns) != [negative]:
+        return predictions
+    note = (
+        f"scores {TAKEN} {positive!r}, though its column is named {negative!r}; if it is that of {negative!r}, pass "
+        f"positive={negative!r}"
+    )
+    return replace(predictions, notes=(*(n for n in predictions.notes if TAKEN not in n), note))
 
 
 def _are_among(names: Sequence[str], arrays: Mapping[str, NDArray[Any]]) -> bool:
     """Whether every label is one of the names."""
     found = {
-        str(label) for role in ("y_true", "y_pred") if role in arrays for label in _distinct(arrays[role]).tolist()
+        checks.index_name(label)
+        for role in ("y_true", "y_pred")
+        if role in arrays
+        for label in _distinct(arrays[role]).tolist()
     }
     return found <= set(names)
 
@@ -144,15 +161,16 @@ def plain_column(values: NDArray[Any], title: str = "the column of sample ids") 
 
 def encode_counts(counts: Any, class_names: Any, train_counts: Any) -> Predictions:
     """Predictions from a matrix of counts."""
-    if (rows := rows_by_name(counts)) is not counts:
-        class_names = list(rows) if class_names is None else class_names
+    if (table := named_table(counts)) is not None:
+        _refuse_sums(table)
+        class_names = list(table.rows) if class_names is None else class_names
         wanted = _names(class_names)
-        if set(rows) != set(wanted) or any(set(row) != set(wanted) for row in rows.values()):
+        if table.rows.keys() != set(wanted) or table.columns.keys() != set(wanted):
             raise InputError(
                 f"the rows and columns of counts must both be the classes ({', '.join(map(repr, wanted[:3]))} …); add the "
                 "missing ones with counts.reindex(index=names, columns=names, fill_value=0)"
             )
-        counts = np.array([[rows[true][predicted] for predicted in wanted] for true in wanted])
+        counts = table.in_order(wanted)
     confusion = counts if isinstance(counts, Confusion) else Confusion.from_counts(counts)
     if confusion.num_samples == 0:
         raise InputError("counts must hold at least one sample, got only zeros")
@@ -160,7 +178,20 @@ def encode_counts(counts: Any, class_names: Any, train_counts: Any) -> Predictio
     if len(names) != confusion.num_classes:
         raise InputError(f"class_names must have one name per row of counts, {confusion.num_classes}, got {len(names)}")
     classes = printable_names(check_names(names))
-    return Predictions(classes, counted=confusion, train_counts=_train_counts(train_counts, classes))
+    known = None if train_counts is None else counts_in_order(train_counts, classes)
+    return Predictions(classes, counted=confusion, train_counts=known)
+
+
+def _refuse_sums(table: NamedTable) -> None:
+    """Refuse a last row and column that are the sums of the others: they would be a class."""
+    values, (name, other) = table.values, (list(names)[-1] for names in (table.rows, table.columns))
+    if name != other or values.dtype.kind not in "iuf" or (len(values) < 3 and name != "All"):
+        return
+    if values.any() and all(np.array_equal(m[-1], m[:-1].sum(axis=0)) for m in (values, values.T)):
+        raise InputError(
+            f"the rows and columns of counts must be the classes, but {name!r} holds the sums of the others; pass the table "
+            "without them (pd.crosstab with margins=False)"
+        )
 
 
 def encode(
@@ -214,7 +245,7 @@ def encode(
         weight=weight,
         bias=bias,
         margin_norms=_margin_norms(arrays, len(classes)) if weight is not None else None,
-        train_counts=_train_counts(counts, classes),
+        train_counts=None if counts is None else counts_in_order(counts, classes, coders),
         columns=_with_weights(columns or {}, num_samples),
         positive=1 if single else None,
         one_score=single,
@@ -251,7 +282,7 @@ def _given_names(
     labels = [arrays[role] for role in ("y_true", "y_pred") if role in arrays]
     if width is not None:
         return None
-    listed = train_counts is not None and not isinstance(train_counts, Mapping)
+    listed = train_counts is not None and not isinstance(checks.by_name(train_counts), Mapping)
     if listed and all(column.dtype.kind in "iu" for column in labels):
         counts = checks.as_numpy(train_counts, "train_counts")
         return [str(k) for k in range(counts.size)]  # one count per class, so labels are class indices
@@ -265,12 +296,6 @@ def _names(class_names: Any) -> tuple[str, ...]:
     if array.dtype.kind == "O" and array.ndim == 1 and all(isinstance(name, (str, int)) for name in array):
         array = np.array([str(name) for name in array])
     return tuple(names_of(array, "class_names"))
-
-
-def _train_counts(given: Any, classes: tuple[str, ...]) -> Ints | None:
-    if given is None:
-        return None
-    return counts_in_order(given, classes)
 
 
 def _scores(arrays: Mapping[str, NDArray[Any]], kind: str) -> tuple[NDArray[Any] | None, ScoreKind | None]:

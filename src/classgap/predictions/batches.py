@@ -179,7 +179,7 @@ def open_batches(table: Table, class_names: Sequence[str] | None, train_counts: 
     support = np.zeros(len(classes), dtype=np.int64)
     np.add.at(support, coders[0](labels[0]), counts)
     batches = Batches(table, classes, tuple(coders), support, single, place)
-    known = None if train_counts is None else counts_in_order(train_counts, classes)
+    known = None if train_counts is None else counts_in_order(train_counts, classes, coders)
     return Predictions(classes, batches=batches, train_counts=known, notes=(*more, *notes))
 
 

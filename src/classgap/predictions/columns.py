@@ -78,7 +78,7 @@ def find_columns(available: Sequence[str], columns: Columns, place: str) -> Foun
     """The columns of a table by role; ``place`` is the name of the table in error messages."""
     true, pred = pick("true", columns.true, available), pick("pred", columns.pred, available)
     samples = pick_samples(columns, available)
-    free = without_described(available, columns)
+    free = without_named(available, columns)
     scores, spelled = pick_wide("scores", columns.scores, free)
     if pred is None and not scores and (single := single_score_column(free)) is not None:
         scores = [single]
@@ -93,6 +93,16 @@ def without_described(available: Sequence[str], columns: Columns) -> list[str]:
     """The columns without those that the user named as ids, paths, texts or weights of the samples."""
     named = [pick(role, getattr(columns, role), available) for role in DESCRIBING if getattr(columns, role)]
     return [name for name in available if name not in named]
+
+
+def without_named(available: Sequence[str], columns: Columns) -> list[str]:
+    """The columns that may hold scores or features: the user named them as nothing else, or one by one as these."""
+    described = without_described(available, columns)
+    others = {columns.true, columns.pred, columns.count, *columns.by}
+    wanted = [
+        part.strip() for names in (columns.scores, columns.features) if names for part in (names, *names.split(","))
+    ]
+    return [name for name in described if name not in others or name in wanted]
 
 
 def _pick_count(columns: Columns, available: Sequence[str], others: Sequence[str]) -> str | None:

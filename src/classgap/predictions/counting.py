@@ -74,7 +74,7 @@ def count_table(table: Table, class_names: Sequence[str] | None, train_counts: A
     """Predictions that hold the counts of a table of labels, not its rows."""
     pairs = count_labels(table)
     classes, coders, notes = resolve_classes(_distinct(table, pairs), names=class_names, option=table.names_option)
-    counts = None if train_counts is None else counts_in_order(train_counts, classes)
+    counts = None if train_counts is None else counts_in_order(train_counts, classes, coders)
     return replace(pairs.encode(coders, classes, notes), train_counts=counts)
 
 

@@ -28,12 +28,11 @@ from classgap.predictions.columns import (
     pick_samples,
     refuse_true_labels,
     require_labels,
-    without_described,
+    without_named,
 )
 from classgap.predictions.labels import names_of
 from classgap.predictions.locations import Files, Location, Paths, find_files, is_address
 from classgap.predictions.predictions import PER_ROW, Predictions
-from classgap.predictions.side_files import counts_in_order
 from classgap.predictions.stores import unreadable
 
 if TYPE_CHECKING:
@@ -61,9 +60,7 @@ def read_predictions(
             place, table = source.files[0], _open(source, columns)
             found = from_table(table, class_names, train_counts, rows=rows, batches=batches, place=place)
     else:
-        found = _read_archives([Path(file) for file in source.files], columns, class_names)
-        if train_counts is not None:
-            found = replace(found, train_counts=counts_in_order(train_counts, found.classes))
+        found = _read_archives([Path(file) for file in source.files], columns, class_names, train_counts)
     if found.paths is not None:
         found = replace(found, columns={**found.columns, "path": located(found.paths, Path(source.files[0]).parent)})
     return found
@@ -146,7 +143,7 @@ def readable(file: Location) -> Iterator[None]:
         raise
 
 
-def _read_archives(files: list[Path], columns: Columns, names: Sequence[str] | None) -> Predictions:
+def _read_archives(files: list[Path], columns: Columns, names: Sequence[str] | None, train_counts: Any) -> Predictions:
     parts = [_roles(read_archive(file), file, columns) for file in files]
     for file, (part, _, _) in zip(files, parts, strict=True):
         _check_part(part, parts[0][0], file, files[0])
@@ -157,7 +154,7 @@ def _read_archives(files: list[Path], columns: Columns, names: Sequence[str] | N
         samples = {name: np.concatenate([part[name] for _, part, _ in parts]) for name in samples}
     if names is None and "class_names" in arrays:
         names = names_of(arrays["class_names"], f"{titles['class_names']} in {files[0]}")
-    return encode(arrays, Source(titles, "--names"), columns=samples, names=names)
+    return encode(arrays, Source(titles, "--names"), columns=samples, names=names, train_counts=train_counts)
 
 
 def _check_part(part: Arrays, first: Arrays, file: Path, first_file: Path) -> None:
@@ -181,16 +178,15 @@ def _check_part(part: Arrays, first: Arrays, file: Path, first_file: Path) -> No
 def _roles(arrays: Arrays, file: Path, columns: Columns) -> tuple[Arrays, Arrays, dict[str, str]]:
     """The arrays of one archive by role, its per-sample columns, and the name of each array in error messages."""
     available = list(arrays)
-    free = without_described(available, columns)
+    free = without_named(available, columns)
     wanted = {
         "y_true": pick("true", columns.true, available),
         "y_pred": pick("pred", columns.pred, available),
         "scores": pick("scores", columns.scores, free),
         "features": pick("features", columns.features, free),
     }
-    unnamed = [name for name in free if name not in columns.by]
     wanted |= {
-        role: pick(role, None, unnamed) for role in ("weight", "bias", "margin_norms", "train_counts", "class_names")
+        role: pick(role, None, free) for role in ("weight", "bias", "margin_norms", "train_counts", "class_names")
     }
     if wanted["scores"] is None and wanted["y_pred"] is None:
         wanted["scores"] = single_score_column(free)

@@ -46,15 +46,16 @@ def find_label_columns(available: Sequence[str], columns: Columns, place: str) -
         >>> find_label_columns(["cat", "dog", "prob_dog", "prob_cat"], Columns(), "table").scores
         ['prob_cat', 'prob_dog']
     """
-    found = {role: _family(role, getattr(columns, role), available) for role in _USUAL}
+    free = without_described(available, columns)
+    found = {role: _family(role, getattr(columns, role), free) for role in _USUAL}
     others = found["scores"] or found["pred"]
     if not others:
         raise InputError(
             f"no columns have usual names for scores or predictions of labels; name them with --scores or --pred, by prefix "
             f"('prob_') or pattern ('*_prob') ({_holds(place, available)})"
         )
-    if not found["true"] and all(label in available for label in others):
-        found["true"] = {name: name for name in available if name in others}  # named like the labels
+    if not found["true"] and all(label in free for label in others):
+        found["true"] = {name: name for name in free if name in others}  # named like the labels
     if not found["true"]:
         raise InputError(
             f"no columns have usual names for true labels; name them with --true, by prefix ('true_') or pattern ('*_true') "

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import polars as pl
 
 from classgap.checks import InputError
 from classgap.predictions.binary import single_score_column
-from classgap.predictions.columns import Columns, pick, pick_wide, without_described
+from classgap.predictions.columns import Columns, find_columns, pick, pick_wide, without_named
 from classgap.predictions.locations import Files, Location, is_pattern
 from classgap.predictions.stores import store_options
 
@@ -21,7 +22,14 @@ _QUOTED = re.compile(r'"[^"]*("|$)')
 
 def scan(source: Files, columns: Columns) -> pl.LazyFrame:
     """One lazy table over all files."""
-    return _scan(source, lambda header: _types(header, columns))
+    table = _scan(source, lambda header: _types(header, columns))
+    if not (source.kind == "parquet" and source.partitioned):
+        return table
+    schema = table.collect_schema()
+    count = find_columns(schema.names(), columns, str(source.files[0])).count
+    if count is None or schema[count] != pl.String():
+        return table
+    return table.with_columns(pl.col(count).cast(pl.Int64, strict=False))  # partitions are text, e.g. n=5
 
 
 def scan_as_stored(source: Files, columns: Columns, floats: Callable[[Sequence[str]], Sequence[str]]) -> pl.LazyFrame:
@@ -48,10 +56,10 @@ def _types(header: Sequence[str], columns: Columns) -> Types:
     # Labels stay text until all distinct labels are known: a column may begin with numbers and contain names later.
     types: Types = {name: pl.String() for name in texts if name in header}
     # Likewise, the first thousands of scores or weights may be whole numbers and later ones not.
-    rest = without_described(header, columns)
+    rest = without_named(header, columns)
     scores, features = (pick_wide(role, getattr(columns, role), rest)[0] for role in ("scores", "features"))
     if pred is None and not scores:
-        scores = [name for name in [single_score_column(header)] if name]
+        scores = [name for name in [single_score_column(rest)] if name]
     numbers = [*scores, *features, *([columns.sample_weight] if columns.sample_weight else [])]
     return types | {name: pl.Float64() for name in numbers if name in header and name not in types}
 
@@ -76,17 +84,26 @@ def _scan_parquet(source: Files, files: Any, patterns: bool) -> pl.LazyFrame:
     options: dict[str, Any] = {"glob": patterns, **store_options(files[0])}
     if not source.partitioned:
         return pl.scan_parquet(files, **options)
-    folders = {name for file in files for name, is_column, _ in _partitions(file) if is_column}
+    folders = {name for file in files for name in _partitions(file)}
+    if any(_partitions(file) != _partitions(files[0]) for file in files) and not patterns:
+        runs = [(names, list(run)) for names, run in groupby(files, _partitions)]
+        return pl.concat([_scan_partitions(run, names, options) for names, run in runs], how="diagonal")
     if patterns:  # the names of the folders are not known here
         both = [pl.scan_parquet(files, hive_partitioning=hive, **options).collect_schema() for hive in (True, False)]
         folders |= both[0].keys() - both[1].keys()
+    return _scan_partitions(files, folders, options)
+
+
+def _scan_partitions(files: Any, folders: Collection[str], options: Mapping[str, Any]) -> pl.LazyFrame:
+    if not folders:
+        return pl.scan_parquet(files, hive_partitioning=False, **options)
     # Without types, 01 and 1 would become the same number.
     return pl.scan_parquet(files, hive_partitioning=True, hive_schema=dict.fromkeys(folders, pl.String()), **options)
 
 
-def _partitions(file: Location) -> list[tuple[str, str, str]]:
-    """The names of the folders of a file, parted at ``=``."""
-    return [folder.partition("=") for folder in re.split(r"[/\\]", str(file))[:-1]]
+def _partitions(file: Location) -> list[str]:
+    """The columns that the folders of a file name, as in ``site=A/``."""
+    return sorted({folder.partition("=")[0] for folder in re.split(r"[/\\]", str(file))[:-1] if "=" in folder})
 
 
 def _scan_csv(files: Any, separator: str, stored: dict[str, str], types: Any, patterns: bool) -> pl.LazyFrame:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap.checks import InputError, as_numpy, by_name, printable, unique_keys
-from classgap.predictions.labels import check_names
+from classgap.checks import InputError, as_numpy, by_class, index_name, unique_keys
+from classgap.predictions.labels import LabelCoder, check_names
 
 
 def read_names(path: Path) -> list[str]:
@@ -59,11 +60,12 @@ def read_train_counts(path: Path) -> Mapping[str, int] | Sequence[int]:
     return found
 
 
-def counts_in_order(given: Mapping[str, int] | Sequence[int], classes: tuple[str, ...]) -> NDArray[np.int64]:
-    """Training counts as an array in class order."""
-    given = by_name(given)
+def counts_in_order(given: Any, classes: tuple[str, ...], coders: Sequence[LabelCoder] = ()) -> NDArray[np.int64]:
+    """Training counts as an array in class order; numbers that name them are read as ``coders`` read the labels."""
+    numeric = [coder for coder in coders if coder.values.dtype.kind in "iuf"]
+    positions = bool(numeric) and all(np.array_equal(coder.values, coder.codes) for coder in numeric)
+    given = by_class(given, classes, positions=positions)
     if isinstance(given, Mapping):
-        given = {printable(str(name)): count for name, count in given.items()}
         missing = [name for name in classes if name not in given]
         if missing:
             raise InputError(
@@ -106,20 +108,38 @@ def read_cost(path: Path) -> dict[str, dict[str, float]]:
         ) from None
 
 
-def rows_by_name(given: Any) -> Any:
-    """A pandas table as ``{row: {column: value}}``; anything else, and rows and columns 0, 1, 2 …, as it is."""
+@dataclass(frozen=True, eq=False)
+class NamedTable:
+    """A matrix whose rows and columns have names; ``rows`` and ``columns`` give the place of each."""
+
+    rows: dict[str, int]
+    columns: dict[str, int]
+    values: NDArray[Any]
+
+    def in_order(self, names: Sequence[str]) -> NDArray[Any]:
+        """The matrix with rows and columns in the order of ``names``."""
+        if list(self.rows) == list(self.columns) == list(names):
+            return self.values
+        return self.values[np.ix_([self.rows[name] for name in names], [self.columns[name] for name in names])]
+
+
+def named_table(given: Any) -> NamedTable | None:
+    """A pandas table; None for anything else, and for rows and columns 0, 1, 2 …"""
     if not hasattr(given, "iloc") or getattr(given, "ndim", 0) != 2:
-        return given
+        return None
     if list(given.index) == list(range(len(given))) and list(given.columns) == list(range(given.shape[1])):
-        return given
-    columns = [printable(str(name)) for name in given.columns]
-    rows = (unique_keys(list(zip(columns, row, strict=True))) for row in given.to_numpy().tolist())
-    return unique_keys(list(zip((printable(str(name)) for name in given.index), rows, strict=True)))
+        return None
+    rows, columns = (
+        unique_keys([(index_name(name), k) for k, name in enumerate(names)]) for names in (given.index, given.columns)
+    )
+    values = given.to_numpy()
+    return NamedTable(rows, columns, np.array(values.tolist()) if values.dtype.kind == "O" else values)
 
 
 def cost_in_order(given: Any, classes: tuple[str, ...]) -> NDArray[Any]:
     """Costs as a matrix in class order."""
-    given = rows_by_name(given)
+    if (table := named_table(given)) is not None:
+        given = dict.fromkeys(table.rows, table.columns)
     if not isinstance(given, Mapping):
         return as_numpy(given, "cost")
     for true in classes:
@@ -128,4 +148,6 @@ def cost_in_order(given: Any, classes: tuple[str, ...]) -> NDArray[Any]:
             raise InputError(
                 f"cost must have an entry for every pair of classes, but {true!r} → {missing[0]!r} is missing"
             )
+    if table is not None:
+        return table.in_order(classes).astype(np.float64)
     return np.array([[given[true][predicted] for predicted in classes] for true in classes], dtype=np.float64)
