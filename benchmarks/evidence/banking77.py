@@ -3,8 +3,8 @@
     python benchmarks/evidence/prepare.py
     classgap bench benchmarks/evidence/banking77.py --workers 2
 Cost on one core: seconds per run on frozen features, about 15 minutes fine-tuned. Learning rates of the frozen tasks are those
-of cross-entropy with the best validation accuracy among 0.03, 0.1, 0.3, 1 and 3; that of the fine-tuned one fits faster than 0.0001
-and 0.0005 without layer decay did with cross-entropy.
+of cross-entropy with the best validation accuracy among 0.03, 0.1, 0.3, 1 and 3. Fine-tuned, cross-entropy fits the training
+questions faster with 0.001 and layer decay than with 0.0001 and 0.0005 without; no validation or test accuracy was looked at.
 """
 
 from __future__ import annotations
