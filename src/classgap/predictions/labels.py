@@ -23,7 +23,7 @@ _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
 FORMULA_STARTS = "[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"
 _FORMULA_AS_TEXT = re.compile(rf"\A'(?={FORMULA_STARTS})")
 L = TypeVar("L", str, int)
-_FRACTION = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
+NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,16 +170,16 @@ def _canonical(title: str, values: NDArray[Any], names: Sequence[str]) -> list[A
     if values.dtype.kind in "iub":
         return [int(v) for v in values]
     texts = [_text(title, v) for v in values]
-    texts = [text.strip(" ") if _FRACTION.fullmatch(text) and text not in names else text for text in texts]
+    texts = [text.strip(" ") if NUMBER.fullmatch(text) and text not in names else text for text in texts]
     if any(not text.strip() and text not in names for text in texts):
         raise InputError(f"{title} has rows without a label (empty text); remove these rows or add labels")
     if all(_is_whole(t) for t in texts):
         return [int(t) for t in texts]
     known = [text for text in texts if text.lower() not in ("nan", "none", "null")]
-    if 0 < len(known) < len(texts) and all(_FRACTION.fullmatch(text) for text in known):
+    if 0 < len(known) < len(texts) and all(NUMBER.fullmatch(text) for text in known):
         missing = next(text for text in texts if text not in known)
         raise InputError(f"{title} has rows without a label ({missing!r} among numbers); remove or label them")
-    if len(texts) > _MANY_FRACTIONS and all(_FRACTION.fullmatch(t) for t in texts):
+    if len(texts) > _MANY_FRACTIONS and all(NUMBER.fullmatch(t) for t in texts):
         raise InputError(
             f"{title} holds {len(texts)} different decimal numbers (e.g. {texts[0]}), not class labels; check that it is not a "
             "column of scores or the target of a regression"
@@ -232,7 +232,7 @@ def distinct_labels(distinct: Sequence[tuple[str, NDArray[Any]]]) -> list[str]:
 
 def _in_order(labels: set[L]) -> list[L]:
     """Labels in numeric order if all are numbers, also as text, otherwise in alphabetic order."""
-    if all(isinstance(label, str) and _FRACTION.fullmatch(label) for label in labels):
+    if all(isinstance(label, str) and NUMBER.fullmatch(label) for label in labels):
         return sorted(labels, key=lambda label: (float(label), str(label)))
     return sorted(labels)
 
