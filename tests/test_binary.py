@@ -228,3 +228,14 @@ def test_the_table_of_thresholds_is_that_of_the_positive_class():
     row = report.threshold.table[report.threshold.table["mark"] == "used here"][0]
     assert report.threshold.positive == "benign"
     assert row["overall"] == pytest.approx(report.overall.value)
+
+
+def test_the_positive_class_stays_with_another_threshold() -> None:
+    names = np.array(["neg", "pos"])[Y]
+    expected = audit(names, scores=PROB, threshold=0.3, positive="neg").overall.value
+    earlier = Predictions.from_arrays(names, scores=PROB).at_threshold(0.5, "neg")
+    assert audit(earlier, threshold=0.3).overall.value == audit(earlier.at_threshold(0.3)).overall.value == expected
+    rows = pl.DataFrame({"label": names, "prob": PROB}).lazy()
+    batches = Predictions.from_frame(rows, batches=True).at_threshold(0.5, "neg")
+    assert audit(batches, threshold=0.3).overall.value == expected
+    assert audit(batches.at_threshold(0.3), positive="neg").overall.value == expected

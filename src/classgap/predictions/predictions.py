@@ -174,7 +174,7 @@ class Predictions:
 
         Args:
             threshold: From 0 to 1, also for logits.
-            positive: Name of the positive class, by default the second class. If the scores were given as one column, it is the
+            positive: Name of the positive class, by default the one chosen earlier, or the second class. If the scores were given as one column, it is the
                 class whose score that is.
         Example:
             >>> found = Predictions.from_arrays([0, 1, 1], scores=[0.1, 0.4, 0.9])
