@@ -14,7 +14,7 @@ from classgap import checks
 from classgap.checks import InputError, did_you_mean
 from classgap.predictions.arrays import plain_column
 from classgap.predictions.labels import check_names, printable_names
-from classgap.predictions.matching import matching_rows
+from classgap.predictions.matching import matching_rows, present_ids
 from classgap.predictions.predictions import ScoreKind
 
 if TYPE_CHECKING:
@@ -93,8 +93,8 @@ class MultiLabelPredictions:
             scores_kind: Kind of the scores. ``"auto"``: logits if a value lies outside [0, 1] (± 0.001), otherwise probabilities.
             threshold: Probability from which a label is predicted, also for logits: one number, one per label, or by name. By
                 default 0.5; with ``y_pred``, a threshold decides instead of these predictions.
-            label_names: Names of the labels, in the order of the columns; by default the column names of a table. Tables are put in
-                the order of ``label_names`` where these are their columns, otherwise in that of the columns of ``y_true``.
+            label_names: Names of the labels, in the order of the columns; by default the column names of a table. Tables are put
+                in the order of ``label_names`` where these are their columns, otherwise in that of the columns of ``y_true``.
             ids: Sample ids, e.g. file names.
         Example:
             >>> found = MultiLabelPredictions.from_arrays([[1, 0], [1, 1]], scores=[[0.9, 0.2], [0.4, 0.8]])
@@ -109,7 +109,7 @@ class MultiLabelPredictions:
         matrix, kind = _scores(scores, scores_kind, true.shape)
         if y_pred is None and matrix is None:
             raise InputError("y_true needs predictions to compare with: pass y_pred, or scores of shape (n, L)")
-        column = None if ids is None else np.asarray(checks.as_numpy(ids))
+        column = None if ids is None else present_ids(ids)
         if column is not None and column.shape != (len(true),):
             raise InputError(f"ids must have one entry per sample, {len(true)}, got shape {column.shape}")
         column = None if column is None else plain_column(column)
