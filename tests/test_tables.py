@@ -505,6 +505,30 @@ def test_whole_numbers_with_decimals_are_the_same_labels(tmp_path: Path) -> None
     assert confusion(Predictions.read([versions], class_names=["0.0", "1.0", "2.0"])) == COUNTS
 
 
+def test_classes_of_two_runs_are_compared_in_one_spelling(tmp_path: Path) -> None:
+    """A CSV file holds 1.0 or true where arrays hold 1 or True; alone, each keeps its spelling."""
+    import pandas as pd
+
+    true = np.array([1.0, 2, 3] * 20)
+    pred = np.where(np.arange(60) % 5, true, 1.0)
+    for labels, predicted, classes in ((true, pred, ("1", "2", "3")), (true > 1, pred > 1, ("False", "True"))):
+        columns = {"label": labels, "pred": predicted}
+        text, table = write(tmp_path / "a.csv", columns), write(tmp_path / "a.parquet", columns)
+        stored = archive(tmp_path / "a.npz", **columns)
+        pd.DataFrame(columns).to_csv(tmp_path / "b.csv", index=False)
+        read = pd.read_csv(tmp_path / "b.csv")
+        for before, after in ((text, stored), (stored, text), (text, read), (text, table), (tmp_path / "b.csv", table)):
+            found = compare(before, after)
+            assert (found.classes, found.metrics["overall"].delta.value) == (classes, 0)
+            reports = [audit(Predictions.from_frame(side) if side is read else Predictions.read(side, rows=True))
+                       for side in (before, after)]  # fmt: skip
+            assert compare(*reports).classes == classes
+        compare(text, tmp_path / "b.csv")  # polars writes true, pandas True
+    assert Predictions.from_arrays(["true", "True", "true"], ["true", "True", "True"]).classes == ("True", "true")
+    with pytest.raises(InputError, match="the true labels differ"):
+        compare(audit(["01", "2"] * 9, ["01", "2"] * 9), audit(["1", "2"] * 9, ["1", "2"] * 9))
+
+
 def test_frames_equal_arrays() -> None:
     columns = {
         "label": np.array(NAMES)[TRUE],

@@ -282,8 +282,8 @@ def _start(tree: Mapping[str, Any], name: str) -> tuple[Any, list[str]]:
         row, parts = rows[match["class"]], match["rest"].split(".")[1:]
         return row, parts or [next(key for key in ("after", "accuracy", "f1") if key in row)]
     if match := _SLICE.fullmatch(name):
-        row = _slice_row(_slices(tree, name)["columns"], match["slice"])
-        return row, match["rest"].split(".")[1:] or ["accuracy"]
+        found = _slice_row(_slices(tree, name)["columns"], match["slice"])
+        return found, match["rest"].split(".")[1:] or ["accuracy"]
     first, *rest = name.split(".")
     if first == "slices":
         return _slices(tree, name), rest

@@ -135,7 +135,8 @@ def _as_given(data: Any, classes: tuple[str, ...]) -> Sequence[Any]:
     if isinstance(data, (Predictions, str, Path)) or is_frame(data):
         return classes
     flags = {"0": False, "False": False, "1": True, "True": True}
-    read = {"i": int, "u": int, "f": float, "b": flags.__getitem__}.get(label_vector("y_true", data).dtype.kind, str)
+    readers: dict[str, Callable[[str], Any]] = {"i": int, "u": int, "f": float, "b": flags.__getitem__}
+    read = readers.get(label_vector("y_true", data).dtype.kind, str)
     try:
         return [read(name) for name in classes]
     except (KeyError, ValueError):  # the scores have columns of other names, which are no labels here

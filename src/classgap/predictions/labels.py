@@ -70,9 +70,11 @@ def resolve_classes(
         >>> classes, coder(np.array([2, 0])).tolist()
         (('a', 'b', 'c'), [2, 0])
     """
-    if names is None and width is None and all(values.dtype.kind == "b" for _, values in distinct):
+    if names is None and width is None and _are_flags([values.tolist() for _, values in distinct]):
         names = ["False", "True"]
-    labels = _one_spelling([_canonical(title, values, names or ()) for title, values in distinct], names, width)
+        labels = [[int(str(value).lower() == "true") for value in values.tolist()] for _, values in distinct]
+    else:
+        labels = _one_spelling([_canonical(title, values, names or ()) for title, values in distinct], names, width)
     notes: tuple[str, ...] = ()
     if names is None and width is not None:
         _check_indices(
@@ -95,6 +97,38 @@ def resolve_classes(
         for (_, values), column, place in zip(distinct, labels, index, strict=True)
     ]
     return printable_names(classes), coders, notes
+
+
+def _are_flags(columns: Sequence[list[Any]]) -> bool:
+    """Whether all labels are true or false, as booleans or in several spellings (True in one column, true in another)."""
+    if any(len(column) > 2 or len({str(value).lower() for value in column}) < len(column) for column in columns):
+        return False  # two spellings in one column are two classes
+    found = {str(value) for column in columns for value in column}
+    written = {text.lower() for text in found}
+    several = len(written) < len(found) or any(isinstance(column[0], bool) for column in columns)
+    return several and written <= {"false", "true"}
+
+
+def in_one_spelling(runs: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """The class names of several runs, with 1.0 as 1 and true as True where the runs spell them differently.
+
+    Example:
+        >>> in_one_spelling([("1.0", "2.0"), ("1", "2", "3")]), in_one_spelling([("1.0", "2.0"), ("2.0", "3.0")])
+        ([('1', '2'), ('1', '2', '3')], [('1.0', '2.0'), ('2.0', '3.0')])
+    """
+    plain = [_plain_names(names) for names in runs]
+    pairs = {pair for names, short in zip(runs, plain, strict=True) for pair in zip(names, short, strict=True)}
+    return list(runs) if len({short for _, short in pairs}) == len(pairs) else plain
+
+
+def _plain_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Names that are all whole numbers without decimals, and those that are true and false as Python writes them."""
+    short = names
+    if all(_is_number(name, None) for name in names):
+        short = tuple(name.partition(".")[0] for name in names)
+    elif {name.lower() for name in names} <= {"false", "true"}:
+        short = tuple(name.capitalize() for name in names)
+    return short if len(set(short)) == len(names) else names
 
 
 def _spelled_alike(classes: Sequence[str]) -> tuple[str, ...]:
