@@ -210,7 +210,8 @@ def test_the_same_in_a_comparison(condition):
 def test_conditions_within_the_range_are_judged():
     possible = ["calibration.ece > 50%", "calibration.log_loss > 5", "num_samples < 100", "class[0].low < 0.1",
                 "slices.worst < 0.1", "slice[site=A].difference < -0.9", "margins.logit_margin < -5",
-                "class[0].logit_margin < -2", "class[0].brier > 1.5", "margin_levels.output.hard < -0.5", "prediction_sets.common_set_size > 2.5"]  # fmt: skip
+                "class[0].logit_margin < -2", "class[0].brier > 1.5", "margin_levels.output.hard < -0.5",
+                "prediction_sets.common_set_size > 2.5"]  # fmt: skip
     assert not any(outcome.failed for outcome in check(SCORED, possible))
     assert not any(
         outcome.failed for outcome in check(COMPARISON, ["class[cat].low < -0.5", "overall.delta.low < -0.5"])
