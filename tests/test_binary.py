@@ -240,3 +240,14 @@ def test_one_score_column_of_a_table_is_not_put_in_order():
         other = Predictions.from_arrays(names, scores=table.rename(columns={"pos": "neg"}), class_names=given)
         assert [note for note in other.notes if "score of class 'pos', though its column is named 'neg'" in note]
         assert not any("is taken as" in note for note in audit(other, positive="neg").notes)
+
+
+def test_the_positive_class_stays_with_another_threshold() -> None:
+    names = np.array(["neg", "pos"])[Y]
+    expected = audit(names, scores=PROB, threshold=0.3, positive="neg").overall.value
+    earlier = Predictions.from_arrays(names, scores=PROB).at_threshold(0.5, "neg")
+    assert audit(earlier, threshold=0.3).overall.value == audit(earlier.at_threshold(0.3)).overall.value == expected
+    rows = pl.DataFrame({"label": names, "prob": PROB}).lazy()
+    batches = Predictions.from_frame(rows, batches=True).at_threshold(0.5, "neg")
+    assert audit(batches, threshold=0.3).overall.value == expected
+    assert audit(batches.at_threshold(0.3), positive="neg").overall.value == expected

@@ -173,3 +173,56 @@ def test_a_gate_fails_where_nothing_is_correct() -> None:
     outcome = check(report, ["gap > 0.3"])[0]
     assert outcome.failed
     assert "cannot be judged. No sample is predicted correctly" in outcome.sentence
+
+
+def _with_scores():
+    scores = np.eye(3)[_Y % 3] * 2 + _RNG.normal(size=(300, 3))
+    probabilities = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    slices = {"site": np.array(["A", "B"])[_Y % 2], "ca=m": np.array(["01", "x=2"])[_Y // 3 % 2]}
+    return audit(_Y % 3, scores=probabilities, by=slices, n_boot=100)
+
+
+SCORED = _with_scores()
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "calibration.ece > 5", "slices.worst < 0", "slices.worst.low > 60", "slice[site=A].accuracy < 0", "slice[site=A] > 60",
+        "slice[site=A].difference < -1", "class[0].low < 0", "class[0].auc_low > 95", "homogeneity.p_value < 0",
+        "num_samples < 0", "class[0].support < 0", "calibration.log_loss <= -1", "ranking.mean_auc > 1",
+        "slices.columns.site.homogeneity.p_value < 0", "prediction_sets.coverage == 90", "margins.output_margin < -1",
+    ],
+)  # fmt: skip
+def test_a_condition_outside_the_range_of_its_number_is_refused(condition):
+    with pytest.raises(InputError, match="can never be true"):
+        check(SCORED, [condition])
+
+
+@pytest.mark.parametrize(
+    "condition", ["class[cat].low > 1", "class[cat].delta < -1", "class[cat].q_value < 0", "num_before < 0"]
+)
+def test_the_same_in_a_comparison(condition):
+    with pytest.raises(InputError, match="can never be true"):
+        check(COMPARISON, [condition])
+
+
+def test_conditions_within_the_range_are_judged():
+    possible = ["calibration.ece > 50%", "calibration.log_loss > 5", "num_samples < 100", "class[0].low < 0.1",
+                "slices.worst < 0.1", "slice[site=A].difference < -0.9", "margins.logit_margin < -5",
+                "class[0].logit_margin < -2", "class[0].brier > 1.5", "margin_levels.output.hard < -0.5",
+                "prediction_sets.common_set_size > 2.5"]  # fmt: skip
+    assert not any(outcome.failed for outcome in check(SCORED, possible))
+    assert not any(
+        outcome.failed for outcome in check(COMPARISON, ["class[cat].low < -0.5", "overall.delta.low < -0.5"])
+    )
+
+
+def test_slices_whose_names_hold_an_equals_sign():
+    rows = SCORED.to_dict()["slices"]["columns"]["ca=m"]["per_slice"]
+    for row in rows:
+        assert f"is {row['accuracy']:.4g}" in check(SCORED, [f"slice[ca=m={row['name']}] < 0.01"])[0].sentence
+    with pytest.raises(InputError, match="unknown slice '02'"):
+        check(SCORED, ["slice[ca=m=02] < 0.5"])
+    with pytest.raises(InputError, match="unknown column of slices 'sit'"):
+        check(SCORED, ["slice[sit=A] < 0.5"])

@@ -440,3 +440,34 @@ def test_ids_are_no_label(tmp_path):
     ):
         assert found.labels == ("a", "b")
         assert found.ids is not None
+
+
+def test_tables_are_put_in_one_order_before_they_are_renamed() -> None:
+    import pandas as pd
+
+    true = pd.DataFrame([[1, 0], [1, 0], [0, 1], [1, 1]] * 10, columns=["cat", "dog"])
+    turned = true[["dog", "cat"]]
+    for names, expected in (
+        (None, ("cat", "dog")),
+        (["Katze", "Hund"], ("Katze", "Hund")),
+        (["dog", "cat"], ("dog", "cat")),
+    ):
+        for data in ({"y_pred": turned}, {"scores": turned}, {"y_pred": turned, "scores": turned}):
+            found = MultiLabelPredictions.from_arrays(true, **data, label_names=names)
+            assert found.labels == expected
+            np.testing.assert_array_equal(found.y_pred, found.y_true)
+    with pytest.raises(
+        InputError, match="columns of y_pred and scores must have one order where y_true has no column names"
+    ):
+        MultiLabelPredictions.from_arrays(true.to_numpy(), turned, scores=true)
+    found = MultiLabelPredictions.from_arrays(true.to_numpy(), turned, scores=true, label_names=["cat", "dog"])
+    np.testing.assert_array_equal(found.y_pred, found.y_true)
+
+
+def test_thresholds_take_the_columns_of_a_table_by_name() -> None:
+    import pandas as pd
+
+    scores = pd.DataFrame(SCORES, columns=list("abcde"))
+    fitted = LabelThresholds().fit(scores, TRUE)
+    assert fitted.labels_ == tuple("abcde")
+    np.testing.assert_array_equal(fitted.predict(scores[list("edcba")]), fitted.predict(SCORES))

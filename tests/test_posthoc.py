@@ -147,6 +147,24 @@ def test_numbers_as_text_need_the_order_of_the_columns() -> None:
     assert (TemperatureScaling().fit(scores, y.astype(str)).predict(scores) == names[y]).mean() > 0.8
 
 
+@pytest.mark.parametrize("names", [["2.0", "10.0"], ["-2", "-1"], ["2e0", "1e1"]])
+def test_decimals_and_negative_numbers_as_text_need_the_order_too(names: list[str]) -> None:
+    y = np.tile([0, 1], 20)
+    for labels in (np.array(names)[y], np.array(names, dtype=object)[y]):
+        with pytest.raises(InputError, match="sort differently as text"):
+            TemperatureScaling().fit(4 * np.eye(2)[y], labels)
+
+
+@pytest.mark.parametrize("kind", [bool, float, np.uint8])
+def test_fix_predicts_booleans_and_whole_floats_as_given(kind: type, tmp_path: Path) -> None:
+    y = np.repeat([0, 1], 60).astype(kind)
+    scores = 3 * np.eye(2)[y.astype(int)] + np.random.default_rng(0).normal(size=(120, 2))
+    for given in (scores, scores[:, 1] - scores[:, 0]):
+        method = next(iter(fix(y, scores=given, folds=2).candidates.values())).method
+        for found in (method, load(save(method, tmp_path / "method"))):
+            assert (found.predict(scores) == y).mean() > 0.9
+
+
 def test_fix_predicts_labels_of_the_type_that_was_given(tmp_path: Path) -> None:
     y = np.repeat([0, 1, 2], 60)
     scores = 3 * np.eye(3)[y] + np.random.default_rng(0).normal(size=(180, 3))

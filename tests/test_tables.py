@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 from safetensors.numpy import save_file
 
-from classgap import Columns, Predictions, audit, compare
+from classgap import Columns, MultiLabelPredictions, Predictions, audit, compare
 from classgap.checks import InputError
 from classgap.predictions import align, read_names, read_train_counts
 from classgap.predictions.files import count_two
@@ -88,6 +88,15 @@ def test_a_file_counts_once(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"a\.csv is given twice.*its samples would count twice"):
             Predictions.read(given)
     (tmp_path / "b.csv").symlink_to(file)
+    with pytest.raises(InputError, match=r"b\.csv is given twice \(.*a\.csv is the same file\)"):
+        Predictions.read([tmp_path])
+
+
+def test_a_hard_link_is_the_same_file(tmp_path: Path) -> None:
+    (tmp_path / "b.csv").hardlink_to(write(tmp_path / "a.csv", {"label": TRUE, "pred": PRED}))
+    (tmp_path / "c").mkdir()
+    write(tmp_path / "c" / "c.csv", {"label": TRUE, "pred": PRED})
+    assert Predictions.read([tmp_path / "a.csv", tmp_path / "c"]).num_samples == 14
     with pytest.raises(InputError, match=r"b\.csv is given twice \(.*a\.csv is the same file\)"):
         Predictions.read([tmp_path])
 
@@ -423,6 +432,47 @@ def test_ids_of_different_types_are_matched_as_text(tmp_path: Path) -> None:
         )
 
 
+def test_whole_ids_with_decimals_are_the_same_ids(tmp_path: Path) -> None:
+    """pandas writes 7.0 where a column had missing values."""
+    rng, true = np.random.default_rng(0), np.arange(30) % 3
+    order = rng.permutation(30)
+    spellings = [
+        [str(k) for k in order],
+        [f"{k}.0" for k in order],
+        order,
+        order.astype(float),
+        order.astype(np.uint32),
+    ]
+    runs = [Predictions.from_arrays(true[order], true[order], ids=np.asarray(ids)) for ids in spellings]
+    first = Predictions.from_arrays(true, true, ids=np.arange(30.0))
+    for run in runs:
+        assert align([first, run])[1].y_true.tolist() == true.tolist()
+    for several in ([first, *runs], [first, *runs[2:]]):
+        assert all(run.y_true.tolist() == true.tolist() for run in align(several))
+    half = Predictions.from_arrays([0, 1], [0, 1], ids=[7.5, 7.0])
+    assert align([half, Predictions.from_arrays([1, 0], [1, 0], ids=["7", "7.5"])])[1].y_true.tolist() == [0, 1]
+    files = [write(tmp_path / f"{k}.parquet", {"id": ids, "label": true[order], "pred": true[order]})
+             for k, ids in enumerate(spellings)]  # fmt: skip
+    numbers = write(tmp_path / "a.parquet", {"id": np.arange(30.0), "label": true, "pred": true})
+    for file in files:  # joined by polars
+        assert compare(numbers, file, columns=Columns(id="id")).per_class["support"].sum() == 30
+    other = write(tmp_path / "b.parquet", {"id": ["x", *map(str, range(1, 30))], "label": true, "pred": true})
+    with pytest.raises(InputError, match=r"lacks 1 ids of the first run and has 1 others \(e.g. 0, x\)"):
+        compare(numbers, other, columns=Columns(id="id"))
+
+
+def test_a_missing_id_is_refused() -> None:
+    import pandas as pd
+
+    for ids in (pd.array(["x", pd.NA]), ["x", None], [1.0, float("nan")], pd.Series([1, None], dtype="Int64")):
+        for made in (Predictions.from_arrays, MultiLabelPredictions.from_arrays):
+            labels = [0, 1] if made == Predictions.from_arrays else [[0, 1], [1, 1]]
+            with pytest.raises(
+                InputError, match="ids must have a value for every sample, but that of row 1 is missing"
+            ):
+                made(labels, labels, ids=ids)
+
+
 def test_whole_numbers_are_positions_in_the_class_names(tmp_path: Path) -> None:
     """Names that are numbers in another order must not be read as the labels: 0.043 where 0.885 is true."""
     names = ["2", "0", "1"]
@@ -474,6 +524,30 @@ def test_whole_numbers_with_decimals_are_the_same_labels(tmp_path: Path) -> None
     versions = write(tmp_path / "b.csv", {"y_true": [f"{k}.0" for k in TRUE], "y_pred": decimals})
     assert Predictions.read([versions]).classes == ("0.0", "1.0", "2.0")
     assert confusion(Predictions.read([versions], class_names=["0.0", "1.0", "2.0"])) == COUNTS
+
+
+def test_classes_of_two_runs_are_compared_in_one_spelling(tmp_path: Path) -> None:
+    """A CSV file holds 1.0 or true where arrays hold 1 or True; alone, each keeps its spelling."""
+    import pandas as pd
+
+    true = np.array([1.0, 2, 3] * 20)
+    pred = np.where(np.arange(60) % 5, true, 1.0)
+    for labels, predicted, classes in ((true, pred, ("1", "2", "3")), (true > 1, pred > 1, ("False", "True"))):
+        columns = {"label": labels, "pred": predicted}
+        text, table = write(tmp_path / "a.csv", columns), write(tmp_path / "a.parquet", columns)
+        stored = archive(tmp_path / "a.npz", **columns)
+        pd.DataFrame(columns).to_csv(tmp_path / "b.csv", index=False)
+        read = pd.read_csv(tmp_path / "b.csv")
+        for before, after in ((text, stored), (stored, text), (text, read), (text, table), (tmp_path / "b.csv", table)):
+            found = compare(before, after)
+            assert (found.classes, found.metrics["overall"].delta.value) == (classes, 0)
+            reports = [audit(Predictions.from_frame(side) if side is read else Predictions.read(side, rows=True))
+                       for side in (before, after)]  # fmt: skip
+            assert compare(*reports).classes == classes
+        compare(text, tmp_path / "b.csv")  # polars writes true, pandas True
+    assert Predictions.from_arrays(["true", "True", "true"], ["true", "True", "True"]).classes == ("True", "true")
+    with pytest.raises(InputError, match="the true labels differ"):
+        compare(audit(["01", "2"] * 9, ["01", "2"] * 9), audit(["1", "2"] * 9, ["1", "2"] * 9))
 
 
 def test_frames_equal_arrays() -> None:

@@ -51,11 +51,20 @@ _CONDITION = re.compile(
     r"\s*(?P<name>(?:class|label|slice)\[.*\](?:\.\w+)*|[\w.]+)\s*(?P<operator><=|>=|==|!=|<|>)\s*(?P<bound>\S+)\s*"
 )
 _CLASS = re.compile(r"(?:class|label)\[(?P<class>.*)\](?P<rest>(?:\.\w+)*)")
-_SLICE = re.compile(r"slice\[(?P<column>[^=]+)=(?P<slice>.*)\](?P<rest>(?:\.\w+)*)")
+_SLICE = re.compile(r"slice\[(?P<slice>.+=.*)\](?P<rest>(?:\.\w+)*)")
 _ANY_SLICE = re.compile(r"\s*any\s+slice\s+worse\s*")
 _ANY_CLASS = re.compile(r"\s*any\s+(?P<kind>class|label)\s+(?P<what>worsened|lost|improved|gained)\s*")
 _CHANGES = {"lost": "worsened", "gained": "improved"}  # other words for the same
-_SHARES = ("accuracy", "before", "after", "precision", "f1")
+_ENTRIES = ("", "value", "low", "high", "before", "after", "delta")
+# Numbers of known range, by the last part of their name: from 0 to 1, from -1 to 1, and at least 0.
+_SHARE = re.compile(
+    r"(accuracy|precision|recall|specificity|f1|auc|average_precision)(_low|_high|_before|_after)?|(\w+_)?ece|(\w+_)?coverage|"
+    r"[pq]_value|mean_auc|mean_average_precision|negative_share|confidence|threshold(_before|_after)?|worst(_decile)?(_corrected)?"
+)
+_CHANGE = re.compile(r"difference(_low|_high)?|overconfidence|output_margin(_balanced)?")
+_AMOUNT = re.compile(
+    r"num_\w+|support|predicted|gained|lost|train_count|statistic|log_loss|brier|(common|class)_set_size"
+)
 _DEFAULTS = ("value", "after", "kind")  # the entry that an incomplete name means
 
 
@@ -154,12 +163,8 @@ def _judge(tree: Mapping[str, Any], condition: Condition) -> Outcome:
 
 
 def _check_reachable(tree: Mapping[str, Any], text: str, name: str, sign: str, bound: float) -> None:
-    """A condition on an accuracy, or on its change, must be able to fire: it lies between 0 and 1, a change between -1 and 1."""
-    first, *rest = name.partition("]")[2].split(".") if name.startswith(("class[", "label[")) else name.split(".")
-    shares = first in {**tree.get("groups", {}), **tree.get("metrics", {})} or first in ("groups", "metrics")
-    if not shares and not (name.startswith(("class[", "label[")) and (not rest or rest[-1] in _SHARES)):
-        return
-    low, high = (-1 if "delta" in rest else 0), 1
+    """A condition on a number of known range must be able to fire."""
+    low, high = _range(tree, name)
     never = {
         "<": bound <= low,
         "<=": bound < low,
@@ -168,9 +173,31 @@ def _check_reachable(tree: Mapping[str, Any], text: str, name: str, sign: str, b
         "==": not low <= bound <= high,
     }
     if never.get(sign, False):
+        where = f"lies between {low:g} and {high:g}; write 0.6 or 60% for 60 percent"
         raise InputError(
-            f"{text!r} can never be true, since {name} lies between {low} and {high}; write 0.6 or 60% for 60 percent"
+            f"{text!r} can never be true, since {name} {where if high < math.inf else f'is at least {low:g}'}"
         )
+
+
+def _range(tree: Mapping[str, Any], name: str) -> tuple[float, float]:
+    """The lowest and highest value that a number can have: a share lies between 0 and 1, its change between -1 and 1."""
+    is_row = name.startswith(("class[", "label[", "slice["))
+    parts = (name.rpartition("]")[2] if is_row else name).strip(".").split(".")
+    # "low" and the like belong to what stands before them; alone, to the accuracy or F1 of a row
+    leaf = next((part for part in reversed(parts) if part not in _ENTRIES), "")
+    if (
+        not leaf
+        and name.startswith(("class[", "label["))
+        and "delta" in _rows(tree)[0][0]
+        and parts[-1] in ("low", "high")
+    ):
+        return -1, 1  # the interval of the change
+    measured = not leaf or (not is_row and parts[0] in {*tree.get("groups", {}), *tree["metrics"], "groups", "metrics"})
+    if measured or _SHARE.fullmatch(leaf):
+        return (-1 if "delta" in parts else 0), 1
+    if _CHANGE.fullmatch(leaf):
+        return -1, 1
+    return (0 if _AMOUNT.fullmatch(leaf) else -math.inf), math.inf
 
 
 def _check_verdict(tree: Mapping[str, Any], condition: Condition) -> None:
@@ -255,13 +282,8 @@ def _start(tree: Mapping[str, Any], name: str) -> tuple[Any, list[str]]:
         row, parts = rows[match["class"]], match["rest"].split(".")[1:]
         return row, parts or [next(key for key in ("after", "accuracy", "f1") if key in row)]
     if match := _SLICE.fullmatch(name):
-        columns = _slices(tree, name)["columns"]
-        if match["column"] not in columns:
-            raise InputError(did_you_mean(match["column"], columns, what="column of slices"))
-        rows = {str(row["name"]): row for row in columns[match["column"]]["per_slice"]}
-        if match["slice"] not in rows:
-            raise InputError(did_you_mean(match["slice"], rows, what="slice"))
-        return rows[match["slice"]], match["rest"].split(".")[1:] or ["accuracy"]
+        found = _slice_row(_slices(tree, name)["columns"], match["slice"])
+        return found, match["rest"].split(".")[1:] or ["accuracy"]
     first, *rest = name.split(".")
     if first == "slices":
         return _slices(tree, name), rest
@@ -271,3 +293,16 @@ def _start(tree: Mapping[str, Any], name: str) -> tuple[Any, list[str]]:
         named = "label[NAME]" if "per_label" in tree else "class[NAME]"
         raise InputError(did_you_mean(first, [*numbers, named], what="name in a condition:"))
     return scopes[first], rest
+
+
+def _slice_row(columns: Mapping[str, Any], text: str) -> Mapping[str, Any]:
+    """The record of the slice ``column=name``; both names may contain ``=``."""
+    fitting = [column for column in columns if text.startswith(f"{column}=")]
+    if not fitting:
+        raise InputError(did_you_mean(text.partition("=")[0], columns, what="column of slices"))
+    rows = {f"{column}={row['name']}": row for column in fitting for row in columns[column]["per_slice"]}
+    if text not in rows:
+        names = [str(row["name"]) for row in columns[fitting[0]]["per_slice"]]
+        raise InputError(did_you_mean(text.removeprefix(f"{fitting[0]}="), names, what="slice"))
+    found: Mapping[str, Any] = rows[text]
+    return found

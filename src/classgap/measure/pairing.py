@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from classgap.checks import InputError
 from classgap.measure.audit_report import AuditReport
 from classgap.measure.auditing import audit
 from classgap.predictions import Columns, Predictions, align
+from classgap.predictions.labels import in_one_spelling
 from classgap.predictions.tables import is_frame
 
 Side = Any
@@ -47,8 +49,14 @@ def audited_sides(
     seed: int,
     common: bool,
 ) -> tuple[tuple[AuditReport, ...], tuple[AuditReport, ...]]:
-    """Audits of both sides; predictions with sample ids are first brought into the same order."""
+    """Audits of both sides; predictions with sample ids are first brought into the same order.
+
+    Classes have one spelling in all of them: 1.0 in a CSV file is 1 in an array.
+    """
     runs = [*before, *after]
+    runs = [
+        _renamed(run, names) for run, names in zip(runs, in_one_spelling([run.classes for run in runs]), strict=True)
+    ]
     if all(isinstance(run, Predictions) for run in runs):
         runs = list(align([run for run in runs if isinstance(run, Predictions)], common=common))
     elif common:
@@ -64,6 +72,18 @@ def audited_sides(
             )
         report.samples.without_weights("compare")
     return reports[: len(before)], reports[len(before) :]
+
+
+def _renamed(run: AuditReport | Predictions, names: tuple[str, ...]) -> AuditReport | Predictions:
+    """The run with other names of its classes."""
+    if run.classes == names:
+        return run
+    if isinstance(run, Predictions):
+        return replace(run, classes=names)
+    per_class = run.per_class.copy()
+    per_class["name"] = names
+    samples = None if run.samples is None else replace(run.samples, classes=names)
+    return replace(run, classes=names, per_class=per_class, samples=samples)
 
 
 def common_classes(reports: Sequence[AuditReport]) -> tuple[str, ...]:

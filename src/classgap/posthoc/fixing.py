@@ -17,7 +17,7 @@ from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
 from classgap import registry
-from classgap.checks import InputError, as_numpy, number, whole
+from classgap.checks import InputError, label_vector, number, whole
 from classgap.posthoc.costs import RULE, cost_methods, measure_costs
 from classgap.posthoc.estimators.base import PostHocMethod
 from classgap.posthoc.estimators.lowest_cost import check_cost
@@ -58,7 +58,7 @@ def fix(
     Args:
         data: Samples that the model was **not** trained on, with scores, or with features and a head: predictions, the path of a
             prediction file, a table, or true labels together with ``scores``. ``predict`` of the fitted methods gives class
-            names; whole numbers if the labels are these and there are no ``class_names``.
+            names; numbers or booleans if the labels are these and there are no ``class_names``.
         scores: ``(n, K)`` logits or probabilities, columns in class order.
         scores_kind: Kind of the scores. ``"auto"``: logits if a value lies outside [0, 1] (± 0.001), otherwise probabilities.
         features: ``(n, d)`` inputs of the last layer; some methods need them.
@@ -129,12 +129,18 @@ def fix(
 
 
 def _as_given(data: Any, classes: tuple[str, ...]) -> Sequence[Any]:
-    """Class names, or the whole numbers that the user gave as labels, so that ``predict`` gives what ``data`` holds."""
+    """Class names, or the numbers or booleans that the user gave as labels, so that ``predict`` gives what ``data`` holds."""
     from classgap.predictions.tables import is_frame
 
-    if isinstance(data, (Predictions, str, Path)) or is_frame(data) or as_numpy(data).dtype.kind not in "iu":
+    if isinstance(data, (Predictions, str, Path)) or is_frame(data):
         return classes
-    return [int(name) for name in classes]
+    flags = {"0": False, "False": False, "1": True, "True": True}
+    readers: dict[str, Callable[[str], Any]] = {"i": int, "u": int, "f": float, "b": flags.__getitem__}
+    read = readers.get(label_vector("y_true", data).dtype.kind, str)
+    try:
+        return [read(name) for name in classes]
+    except (KeyError, ValueError):  # the scores have columns of other names, which are no labels here
+        return classes
 
 
 def held_out_of(found: Predictions) -> HeldOut:

@@ -20,6 +20,7 @@ from classgap.checks import (
     in_class_order,
     in_unit_range,
 )
+from classgap.predictions.labels import NUMBER
 from classgap.predictions.predictions import ScoreKind
 
 Array = NDArray[Any]
@@ -123,11 +124,11 @@ def label_columns(y: ArrayLike, num_classes: int, classes: ArrayLike | None) -> 
 
 
 def _sorted_otherwise(names: Array) -> tuple[str, str] | None:
-    """Two neighbours in sorted text that are in the other order as numbers, if all are whole numbers."""
-    texts = names.astype(str).tolist() if names.dtype.kind in "US" else []
-    if not texts or not all(text.isdecimal() for text in texts):
+    """Two neighbours in sorted text that are in the other order as numbers, if all are numbers."""
+    texts = names.astype(str).tolist() if names.dtype.kind in "US" else names.tolist()
+    if not all(isinstance(text, str) and NUMBER.fullmatch(text) for text in texts):
         return None
-    return next(((a, b) for a, b in pairwise(texts) if int(a) > int(b)), None)
+    return next(((a, b) for a, b in pairwise(texts) if float(a) > float(b)), None)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from classgap.checks import InputError, did_you_mean, in_unit_range, number, unique_keys, whole
+from classgap.checks import InputError, columns_in_order, did_you_mean, in_unit_range, number, unique_keys, whole
 from classgap.posthoc.selection import fold_numbers
 from classgap.predictions.multi_label import MultiLabelPredictions, score_limits
 from classgap.writing import write
@@ -88,7 +88,7 @@ class LabelThresholds:
         """``(n, L)`` booleans: the labels whose probability reaches their threshold."""
         if not hasattr(self, "thresholds_"):
             raise InputError("these thresholds are not fitted; call fit(scores, y_true) first, or load saved ones")
-        matrix = np.asarray(scores, dtype=np.float64)
+        matrix = np.asarray(columns_in_order("scores", scores, self.labels_), dtype=np.float64)
         if matrix.ndim != 2 or matrix.shape[1] != len(self.thresholds_):
             raise InputError(
                 f"scores must have shape (n, {len(self.thresholds_)}), one column per label, got {matrix.shape}"

@@ -78,7 +78,8 @@ def two_names(
 def decide(predictions: Predictions, threshold: float | None, positive: str | None) -> Predictions:
     """The predictions of two classes with the threshold and the positive class that the user gave, if any.
 
-    Without a threshold, predictions are kept, except those from one score column: these have a threshold of 0.5.
+    What is not given stays as it was chosen earlier. Without any threshold, predictions are kept, except those from one score
+    column: these have a threshold of 0.5.
     """
     if threshold is None and positive is None:
         return predictions
@@ -91,7 +92,8 @@ def decide(predictions: Predictions, threshold: float | None, positive: str | No
     scores = predictions.scores
     if scores is None or scores.shape[1] != 2:
         raise _needs_two("no scores" if scores is None else f"{scores.shape[1]} classes")
-    index = 1 if positive is None else predictions.classes.index(positive)
+    chosen = 1 if predictions.positive is None else predictions.positive
+    index = chosen if positive is None else predictions.classes.index(positive)
     if predictions.one_score and predictions.positive != index:  # the one column of the file is that of the other class
         scores = scores[:, ::-1]
     limit = predictions.threshold if threshold is None else threshold
@@ -109,7 +111,13 @@ def _decide_later(predictions: Predictions, threshold: float | None, positive: s
     """The same for scores that are read in batches."""
     if len(predictions.classes) != 2:
         raise _needs_two(f"{len(predictions.classes)} classes")
-    batches = replace(predictions.batches, threshold=threshold, positive=positive)  # type: ignore[type-var]
+    assert predictions.batches is not None
+    earlier = predictions.batches
+    batches = replace(
+        earlier,
+        threshold=earlier.threshold if threshold is None else threshold,
+        positive=earlier.positive if positive is None else positive,
+    )
     return replace(predictions, batches=batches, notes=_kept(predictions.notes, positive))
 
 

@@ -247,20 +247,29 @@ def _side(table: Table, number: str, alike: bool) -> Any:
 def _joined(before: Any, after: Any) -> Any:
     """All samples of both tables, also those that only one of them has: then the labels of the other table are null."""
     kinds = before.collect_schema()["id0"], after.collect_schema()["id1"]
-    if kinds[0] != kinds[1]:
-        fractions = all(kind.is_numeric() for kind in kinds) and any(kind.is_float() for kind in kinds)
-        common = nw.Float64 if fractions else nw.String
-        before = before.with_columns(nw.col("id0").cast(common))
-        after = after.with_columns(nw.col("id1").cast(common))
+    before = before.with_columns(_id_of_one_type(nw.col("id0"), kinds))
+    after = after.with_columns(_id_of_one_type(nw.col("id1"), kinds))
     return before.join(after, left_on="id0", right_on="id1", how="full")
+
+
+def _id_of_one_type(column: Any, kinds: Sequence[Any]) -> Any:
+    """An id of tables with these types of ids, so that equal ids are equal: 7 and 7.0 are also equal to the text "7"."""
+    if kinds[0] == kinds[1]:
+        return column
+    numbers = [kind.is_numeric() for kind in kinds]
+    if all(numbers) and any(kind.is_float() for kind in kinds):
+        return column.cast(nw.Float64)
+    text = column.cast(nw.String)
+    return text.str.replace(r"\.0$", "") if any(numbers) and not all(numbers) else text
 
 
 def _ids_differ(before: Table, after: Table) -> InputError:
     """Why the ids of two tables do not match one to one."""
     sides = []
+    kinds = [table.data.collect_schema()[table.columns.samples["id"]] for table in (before, after)]
     for table in (before, after):
         name = table.columns.samples["id"]
-        ids = table.data.lazy().select(id=nw.col(name).cast(nw.String))
+        ids = table.data.lazy().select(id=_id_of_one_type(nw.col(name), kinds).cast(nw.String))
         if missing := len(collect(ids.filter(nw.col("id").is_null()))):
             return InputError(f"column {name!r} has {missing:,} rows without a value; fill or remove them")
         twice = collect(ids.group_by("id").agg(nw.len().alias("n")).filter(nw.col("n") > 1).head(1))

@@ -23,7 +23,7 @@ _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
 FORMULA_STARTS = "[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"
 _FORMULA_AS_TEXT = re.compile(rf"\A'(?={FORMULA_STARTS})")
 L = TypeVar("L", str, int)
-_FRACTION = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
+NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,9 +70,11 @@ def resolve_classes(
         >>> classes, coder(np.array([2, 0])).tolist()
         (('a', 'b', 'c'), [2, 0])
     """
-    if names is None and width is None and all(values.dtype.kind == "b" for _, values in distinct):
+    if names is None and width is None and _are_flags([values.tolist() for _, values in distinct]):
         names = ["False", "True"]
-    labels = _one_spelling([_canonical(title, values, names or ()) for title, values in distinct], names, width)
+        labels = [[int(str(value).lower() == "true") for value in values.tolist()] for _, values in distinct]
+    else:
+        labels = _one_spelling([_canonical(title, values, names or ()) for title, values in distinct], names, width)
     notes: tuple[str, ...] = ()
     if names is None and width is not None:
         _check_indices(
@@ -95,6 +97,38 @@ def resolve_classes(
         for (_, values), column, place in zip(distinct, labels, index, strict=True)
     ]
     return printable_names(classes), coders, notes
+
+
+def _are_flags(columns: Sequence[list[Any]]) -> bool:
+    """Whether all labels are true or false, as booleans or in several spellings (True in one column, true in another)."""
+    if any(len(column) > 2 or len({str(value).lower() for value in column}) < len(column) for column in columns):
+        return False  # two spellings in one column are two classes
+    found = {str(value) for column in columns for value in column}
+    written = {text.lower() for text in found}
+    several = len(written) < len(found) or any(isinstance(column[0], bool) for column in columns)
+    return several and written <= {"false", "true"}
+
+
+def in_one_spelling(runs: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """The class names of several runs, with 1.0 as 1 and true as True where the runs spell them differently.
+
+    Example:
+        >>> in_one_spelling([("1.0", "2.0"), ("1", "2", "3")]), in_one_spelling([("1.0", "2.0"), ("2.0", "3.0")])
+        ([('1', '2'), ('1', '2', '3')], [('1.0', '2.0'), ('2.0', '3.0')])
+    """
+    plain = [_plain_names(names) for names in runs]
+    pairs = {pair for names, short in zip(runs, plain, strict=True) for pair in zip(names, short, strict=True)}
+    return list(runs) if len({short for _, short in pairs}) == len(pairs) else plain
+
+
+def _plain_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Names that are all whole numbers without decimals, and those that are true and false as Python writes them."""
+    short = names
+    if all(_is_number(name, None) for name in names):
+        short = tuple(name.partition(".")[0] for name in names)
+    elif {name.lower() for name in names} <= {"false", "true"}:
+        short = tuple(name.capitalize() for name in names)
+    return short if len(set(short)) == len(names) else names
 
 
 def _spelled_alike(classes: Sequence[str]) -> tuple[str, ...]:
@@ -170,16 +204,16 @@ def _canonical(title: str, values: NDArray[Any], names: Sequence[str]) -> list[A
     if values.dtype.kind in "iub":
         return [int(v) for v in values]
     texts = [_text(title, v) for v in values]
-    texts = [text.strip(" ") if _FRACTION.fullmatch(text) and text not in names else text for text in texts]
+    texts = [text.strip(" ") if NUMBER.fullmatch(text) and text not in names else text for text in texts]
     if any(not text.strip() and text not in names for text in texts):
         raise InputError(f"{title} has rows without a label (empty text); remove these rows or add labels")
     if all(_is_whole(t) for t in texts):
         return [int(t) for t in texts]
     known = [text for text in texts if text.lower() not in ("nan", "none", "null")]
-    if 0 < len(known) < len(texts) and all(_FRACTION.fullmatch(text) for text in known):
+    if 0 < len(known) < len(texts) and all(NUMBER.fullmatch(text) for text in known):
         missing = next(text for text in texts if text not in known)
         raise InputError(f"{title} has rows without a label ({missing!r} among numbers); remove or label them")
-    if len(texts) > _MANY_FRACTIONS and all(_FRACTION.fullmatch(t) for t in texts):
+    if len(texts) > _MANY_FRACTIONS and all(NUMBER.fullmatch(t) for t in texts):
         raise InputError(
             f"{title} holds {len(texts)} different decimal numbers (e.g. {texts[0]}), not class labels; check that it is not a "
             "column of scores or the target of a regression"
@@ -232,7 +266,7 @@ def distinct_labels(distinct: Sequence[tuple[str, NDArray[Any]]]) -> list[str]:
 
 def _in_order(labels: set[L]) -> list[L]:
     """Labels in numeric order if all are numbers, also as text, otherwise in alphabetic order."""
-    if all(isinstance(label, str) and _FRACTION.fullmatch(label) for label in labels):
+    if all(isinstance(label, str) and NUMBER.fullmatch(label) for label in labels):
         return sorted(labels, key=lambda label: (float(label), str(label)))
     return sorted(labels)
 

@@ -79,13 +79,22 @@ def find_files(paths: Paths) -> Files:
 
 def _refuse_twice(files: Sequence[Location]) -> None:
     """Refuse a file that is given twice, also by a link to it: its samples would count twice."""
-    first: dict[str, Location] = {}
+    first: dict[object, Location] = {}
     for file in files:
-        place = str(file) if is_address(file) else os.path.realpath(file)
+        place = str(file) if is_address(file) else _identity(file)
         if (other := first.get(place)) is not None:
             also = f" ({other} is the same file)" if str(other) != str(file) else ""
             raise InputError(f"{file} is given twice{also}, so its samples would count twice; give it once")
         first[place] = file
+
+
+def _identity(file: Location) -> object:
+    """What two names of a file on this machine have in common, also with a hard link.
+
+    Size and time guard against file systems that number their files badly; without numbers, links are resolved.
+    """
+    found = os.stat(file)
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns) if found.st_ino else os.path.realpath(file)
 
 
 def _folder_pattern(address: str) -> str:

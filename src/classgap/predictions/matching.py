@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap.checks import InputError
+from classgap.checks import InputError, as_numpy, is_missing
 
 if TYPE_CHECKING:
     from classgap.predictions.predictions import Predictions
@@ -66,9 +66,25 @@ def matching_rows(ids: Sequence[NDArray[Any]], *, common: bool = False) -> list[
 def _of_one_type(ids: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
     """The ids of all runs as numbers, or all as text: text sorts in another order than numbers."""
     kinds = {one.dtype.kind for one in ids}
-    if kinds <= set("biuf") and not {"i", "u"} <= kinds:  # together, signed and unsigned numbers would be rounded
-        return list(ids)
-    return [one.astype(str) if one.dtype.kind in "biuf" else one for one in ids]
+    if not kinds & set("biuf") or (kinds <= set("biuf") and not {"i", "u"} <= kinds):
+        return list(ids)  # only together, signed and unsigned numbers would be rounded
+    return [_as_whole(one) for one in ids]
+
+
+def _as_whole(ids: NDArray[Any]) -> NDArray[Any]:
+    """Ids as text, with whole numbers as 7, not 7.0: pandas writes 7.0 where a column had missing values."""
+    values = ids.tolist()
+    if ids.dtype.kind == "f":
+        values = [int(value) if value.is_integer() else value for value in values]
+    return np.array([str(value).removesuffix(".0") for value in values], dtype=object)
+
+
+def present_ids(ids: Any) -> NDArray[Any]:
+    """Sample ids as an array; a missing one is refused."""
+    values = np.asarray(as_numpy(ids))
+    if values.dtype.kind in "fMmO" and any(missing := [is_missing(value) for value in values.ravel().tolist()]):
+        raise InputError(f"ids must have a value for every sample, but that of row {missing.index(True)} is missing")
+    return values
 
 
 def repeated_id(example: object) -> InputError:

@@ -14,7 +14,7 @@ from classgap import checks
 from classgap.checks import InputError, did_you_mean
 from classgap.predictions.arrays import plain_column
 from classgap.predictions.labels import check_names, printable_names
-from classgap.predictions.matching import matching_rows
+from classgap.predictions.matching import matching_rows, present_ids
 from classgap.predictions.predictions import ScoreKind
 
 if TYPE_CHECKING:
@@ -93,25 +93,23 @@ class MultiLabelPredictions:
             scores_kind: Kind of the scores. ``"auto"``: logits if a value lies outside [0, 1] (± 0.001), otherwise probabilities.
             threshold: Probability from which a label is predicted, also for logits: one number, one per label, or by name. By
                 default 0.5; with ``y_pred``, a threshold decides instead of these predictions.
-            label_names: Names of the labels, in the order of the columns.
+            label_names: Names of the labels, in the order of the columns; by default the column names of a table. Tables are put
+                in the order of ``label_names`` where these are their columns, otherwise in that of the columns of ``y_true``.
             ids: Sample ids, e.g. file names.
         Example:
             >>> found = MultiLabelPredictions.from_arrays([[1, 0], [1, 1]], scores=[[0.9, 0.2], [0.4, 0.8]])
             >>> found.y_pred.tolist()
             [[True, False], [False, True]]
         """
-        named = checks.column_names(y_true) if label_names is None else label_names
-        if named is not None:
-            y_true, y_pred, scores = (
-                checks.columns_in_order(name, value, named)
-                for name, value in (("y_true", y_true), ("y_pred", y_pred), ("scores", scores))
-            )
+        (y_true, y_pred, scores), found_names = _in_one_order(
+            {"y_true": y_true, "y_pred": y_pred, "scores": scores}, label_names
+        )
         true = _indicators("y_true", y_true)
-        names = _label_names(label_names, true.shape[1])
+        names = _label_names(found_names, true.shape[1])
         matrix, kind = _scores(scores, scores_kind, true.shape)
         if y_pred is None and matrix is None:
             raise InputError("y_true needs predictions to compare with: pass y_pred, or scores of shape (n, L)")
-        column = None if ids is None else np.asarray(checks.as_numpy(ids))
+        column = None if ids is None else present_ids(ids)
         if column is not None and column.shape != (len(true),):
             raise InputError(f"ids must have one entry per sample, {len(true)}, got shape {column.shape}")
         column = None if column is None else plain_column(column)
@@ -265,6 +263,35 @@ def score_limits(thresholds: NDArray[np.float64], kind: str | None) -> NDArray[n
     from scipy.special import logit
 
     return np.asarray(logit(thresholds))
+
+
+def _in_one_order(
+    given: Mapping[str, Any], label_names: Sequence[str] | None
+) -> tuple[list[Any], Sequence[str] | None]:
+    """The matrices with their columns in one order, and the names of the labels; tables are ordered by their columns."""
+    columns = {name: found for name, value in given.items() if (found := checks.column_names(value)) is not None}
+    wanted = None if label_names is None else [str(name) for name in label_names]
+    first = next(iter(columns), "y_true")
+    order = columns.get(first)
+    if wanted is not None and any(set(found) & set(wanted) for found in columns.values()):
+        order = wanted
+    elif "y_true" not in columns:
+        _refuse_two_orders(columns)
+    if order is None:
+        return list(given.values()), label_names
+    ordered = [checks.columns_in_order(name, value, order) for name, value in given.items()]
+    return ordered, order if wanted is None else wanted
+
+
+def _refuse_two_orders(columns: Mapping[str, list[str]]) -> None:
+    """Without names in ``y_true``, tables whose columns are in different order do not say which is that of ``y_true``."""
+    orders = list(columns.values())
+    if len(orders) == 2 and orders[0] != orders[1] and set(orders[0]) & set(orders[1]):
+        shown = " and ".join(", ".join(map(repr, order[:3])) + (" …" if len(order) > 3 else "") for order in orders)
+        raise InputError(
+            f"the columns of y_pred and scores must have one order where y_true has no column names, got {shown}; pass "
+            "label_names with the names in the order of y_true"
+        )
 
 
 def _indicators(name: str, value: Any) -> NDArray[np.bool_]:

@@ -174,8 +174,8 @@ class Predictions:
 
         Args:
             threshold: From 0 to 1, also for logits.
-            positive: Name of the positive class, by default the second class. If the scores were given as one column, it is the
-                class whose score that is.
+            positive: Name of the positive class, by default the one chosen earlier, or the second class. If the scores were given
+                as one column, it is the class whose score that is.
         Example:
             >>> found = Predictions.from_arrays([0, 1, 1], scores=[0.1, 0.4, 0.9])
             >>> found.y_pred.tolist(), found.at_threshold(0.3).y_pred.tolist()
@@ -228,7 +228,9 @@ class Predictions:
             (('cat', 'dog'), [0, 0, 1])
         """
         from classgap.predictions.arrays import encode_arguments
+        from classgap.predictions.matching import present_ids
 
+        ids = None if ids is None else present_ids(ids)
         given = {"y_true": y_true, "y_pred": y_pred, "scores": scores, "features": features}
         columns = {"ids": ids, "paths": paths, "texts": texts, "sample_weight": sample_weight}
         return encode_arguments(given, columns, by, scores_kind, head, margin_norms, class_names, train_counts)
