@@ -16,13 +16,14 @@ import classgap
 
 SOURCE = Path(classgap.__file__).parent
 ORDER = (
-    "checks writing arrays scripts registry formulas cards | predictions | measure | posthoc | batchstats | "
+    "checks named writing arrays scripts registry formulas cards | predictions | measure | posthoc | batchstats | "
     "heads optim samplers losses | "
     "data models | training | suites integrations testing tuning | recipes | cli"
 )
 LAYERS = [name for name in ORDER.split() if name != "|"]
 WITHOUT_TORCH = (
     "checks",
+    "named",
     "writing",
     "arrays",
     "scripts",

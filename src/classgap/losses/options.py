@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from classgap.batchstats.backend import as_array
-from classgap.checks import InputError, by_name, shown
+from classgap.checks import InputError, shown
 from classgap.losses.batch import LossBatch
 from classgap.losses.tensor_checks import own_copy
+from classgap.named import by_name
 
 Reduction = Literal["mean", "sum", "none"]
 IGNORED = -100  # the default of torch

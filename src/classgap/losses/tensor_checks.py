@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from classgap.batchstats.backend import as_array
-from classgap.checks import InputError, by_name
+from classgap.checks import InputError
+from classgap.named import by_name
 
 _LARGEST_STATE = 10**9
 

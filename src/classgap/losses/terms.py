@@ -86,8 +86,9 @@ class _KnownGradients(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        half, grad = len(ctx.saved_tensors) // 2, grads[0].detach()
-        gradients, variables = ctx.saved_tensors[:half], ctx.saved_tensors[half:]
+        saved, grad = ctx.saved_tensors, grads[0].detach()  # read once, as activation checkpointing asks for
+        half = len(saved) // 2
+        gradients, variables = saved[:half], saved[half:]
         if not (on_host(grad) and grad.item() == 1):  # 1 unless the loss was scaled: then there is nothing to multiply
             gradients = [None if gradient is None else gradient * grad for gradient in gradients]
         return None, *[None] * half, *map(not_differentiated_again, gradients, variables)

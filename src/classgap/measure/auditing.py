@@ -24,6 +24,7 @@ from classgap.measure.statistics.slices import Slices
 from classgap.measure.statistics.slices import describe as describe_slices
 from classgap.measure.statistics.weighted import Weighted, weigh, with_values
 from classgap.measure.streaming import Streamed, stream
+from classgap.named import in_class_order
 from classgap.predictions import Columns, Confusion, Predictions
 from classgap.predictions.binary import decide
 from classgap.predictions.predictions import as_predictions
@@ -270,7 +271,7 @@ def _reference_accuracy(reference: Reference, classes: tuple[str, ...]) -> Float
             raise checks.InputError("reference must be a report on the same classes; its class names differ")
         place = {name: k for k, name in enumerate(reference.classes)}
         return reference.confusion.accuracy[[place[name] for name in classes]]
-    return checks.float_vector("reference", checks.in_class_order("reference", reference, classes), length=len(classes))
+    return checks.float_vector("reference", in_class_order("reference", reference, classes), length=len(classes))
 
 
 def _columns(

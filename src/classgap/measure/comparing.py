@@ -27,6 +27,7 @@ from classgap.measure.statistics.metric_changes import SMALL_ALONE, many_small, 
 from classgap.measure.statistics.metrics import FROM_ACCURACY, evaluate
 from classgap.measure.statistics.pooling import Pooled, group_changes
 from classgap.measure.verdict import any_change, judge
+from classgap.named import in_class_order
 from classgap.predictions import Columns
 from classgap.predictions.files import count_two
 from classgap.predictions.tables import is_frame
@@ -141,7 +142,7 @@ def _assemble(
     own_groups = groups.thirds(ranking, remainder)
     fixed = own_groups
     if reference is not None:
-        ranks = checks.in_class_order("reference", reference, classes)
+        ranks = in_class_order("reference", reference, classes)
         fixed = groups.thirds(checks.float_vector("reference", ranks, length=len(classes)), remainder)
     weight = groups.membership(fixed, cells.support > 0)
     tested = judged_changes(cells, confidence, rng, remainder)

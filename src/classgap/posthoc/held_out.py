@@ -9,17 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from classgap.checks import (
-    ROUNDING_OF_SUMS,
-    InputError,
-    column_names,
-    columns_in_order,
-    feature_matrix,
-    float_matrix,
-    float_vector,
-    in_class_order,
-    in_unit_range,
-)
+from classgap.checks import ROUNDING_OF_SUMS, InputError, feature_matrix, float_matrix, float_vector, in_unit_range
+from classgap.named import column_names, columns_in_order, in_class_order
 from classgap.predictions.labels import NUMBER
 from classgap.predictions.predictions import ScoreKind
 

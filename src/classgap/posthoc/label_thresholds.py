@@ -10,7 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from classgap.checks import InputError, columns_in_order, did_you_mean, in_unit_range, number, unique_keys, whole
+from classgap.checks import InputError, did_you_mean, in_unit_range, number, unique_keys, whole
+from classgap.named import columns_in_order
 from classgap.posthoc.selection import fold_numbers
 from classgap.predictions.multi_label import MultiLabelPredictions, score_limits
 from classgap.writing import write

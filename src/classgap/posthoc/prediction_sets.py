@@ -12,8 +12,9 @@ from scipy.special import softmax
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from classgap.checks import InputError, columns_in_order, float_vector, fraction, one_of, reading
+from classgap.checks import InputError, float_vector, fraction, one_of, reading
 from classgap.measure.diagnostics.prediction_sets import thresholds
+from classgap.named import columns_in_order
 from classgap.posthoc.held_out import Array, check_scores, kind_of_scores, label_columns, scores_in_order
 from classgap.predictions.predictions import ScoreKind
 from classgap.writing import write

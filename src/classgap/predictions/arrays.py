@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from classgap import checks
 from classgap.arrays import Ints, row_blocks
 from classgap.checks import InputError
+from classgap.named import by_name, column_names, columns_in_order, index_name
 from classgap.predictions.binary import _TAKEN as TAKEN
 from classgap.predictions.binary import differing_note, is_single, widen
 from classgap.predictions.confusion import Confusion
@@ -64,11 +65,11 @@ def encode_arguments(
     width = arrays["scores"].shape[1] if "scores" in arrays and arrays["scores"].ndim == 2 else None
     names = _given_names(class_names, arrays, width, train_counts)
     source = ARGUMENTS
-    columns = checks.column_names(given["scores"])
+    columns = column_names(given["scores"])
     if names is None and columns is not None and width != 1 and _are_among(columns, arrays):
         names, source = columns, replace(ARGUMENTS, only_names=True)
     if names is not None and width not in (None, 1):  # one column is the score of the positive class
-        arrays["scores"] = checks.as_numpy(checks.columns_in_order("scores", given["scores"], names))
+        arrays["scores"] = checks.as_numpy(columns_in_order("scores", given["scores"], names))
     if head is not None:
         if "features" not in arrays:
             raise InputError("head also needs features of shape (n, d); pass both or neither")
@@ -99,7 +100,7 @@ def _with_other_name(predictions: Predictions, columns: Sequence[str]) -> Predic
 def _are_among(names: Sequence[str], arrays: Mapping[str, NDArray[Any]]) -> bool:
     """Whether every label is one of the names."""
     found = {
-        checks.index_name(label)
+        index_name(label)
         for role in ("y_true", "y_pred")
         if role in arrays
         for label in _distinct(arrays[role]).tolist()
@@ -282,7 +283,7 @@ def _given_names(
     labels = [arrays[role] for role in ("y_true", "y_pred") if role in arrays]
     if width is not None:
         return None
-    listed = train_counts is not None and not isinstance(checks.by_name(train_counts), Mapping)
+    listed = train_counts is not None and not isinstance(by_name(train_counts), Mapping)
     if listed and all(column.dtype.kind in "iu" for column in labels):
         counts = checks.as_numpy(train_counts, "train_counts")
         return [str(k) for k in range(counts.size)]  # one count per class, so labels are class indices

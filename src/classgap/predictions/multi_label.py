@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from classgap import checks
 from classgap.checks import InputError, did_you_mean
+from classgap.named import by_name, column_names, columns_in_order
 from classgap.predictions.arrays import plain_column
 from classgap.predictions.labels import check_names, printable_names
 from classgap.predictions.matching import matching_rows, present_ids
@@ -238,7 +239,7 @@ def label_thresholds(threshold: Thresholds, labels: Sequence[str]) -> NDArray[np
         >>> label_thresholds({"dog": 0.2}, ["cat", "dog"]).tolist()
         [0.5, 0.2]
     """
-    threshold = checks.by_name(threshold)
+    threshold = by_name(threshold)
     if isinstance(threshold, Mapping):
         for name in threshold:
             if name not in labels:
@@ -269,7 +270,7 @@ def _in_one_order(
     given: Mapping[str, Any], label_names: Sequence[str] | None
 ) -> tuple[list[Any], Sequence[str] | None]:
     """The matrices with their columns in one order, and the names of the labels; tables are ordered by their columns."""
-    columns = {name: found for name, value in given.items() if (found := checks.column_names(value)) is not None}
+    columns = {name: found for name, value in given.items() if (found := column_names(value)) is not None}
     wanted = None if label_names is None else [str(name) for name in label_names]
     first = next(iter(columns), "y_true")
     order = columns.get(first)
@@ -279,7 +280,7 @@ def _in_one_order(
         _refuse_two_orders(columns)
     if order is None:
         return list(given.values()), label_names
-    ordered = [checks.columns_in_order(name, value, order) for name, value in given.items()]
+    ordered = [columns_in_order(name, value, order) for name, value in given.items()]
     return ordered, order if wanted is None else wanted
 
 

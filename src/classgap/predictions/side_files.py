@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap.checks import InputError, as_numpy, by_class, index_name, unique_keys
+from classgap.checks import InputError, as_numpy, unique_keys
+from classgap.named import by_class, index_name
 from classgap.predictions.labels import LabelCoder, check_names
 
 

@@ -11,7 +11,8 @@ from scipy.special import softmax
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from classgap.checks import InputError, columns_in_order, float_matrix, float_vector, one_of
+from classgap.checks import InputError, float_matrix, float_vector, one_of
+from classgap.named import columns_in_order
 from classgap.posthoc.held_out import (
     Array,
     HeldOut,
