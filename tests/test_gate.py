@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from classgap import audit, compare
 from classgap.checks import InputError
 from classgap.measure.gate import Condition, check, parse
+from command_line import call
 
 _RNG = np.random.default_rng(0)
 _Y = np.repeat(np.arange(6), 50)
@@ -226,3 +229,10 @@ def test_slices_whose_names_hold_an_equals_sign():
         check(SCORED, ["slice[ca=m=02] < 0.5"])
     with pytest.raises(InputError, match="unknown column of slices 'sit'"):
         check(SCORED, ["slice[sit=A] < 0.5"])
+
+
+def test_a_refused_condition_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text("label,pred\na,a\nb,a\nb,b\n")
+    for condition in ("hard < -1", "class[zebra].accuracy < 0.5"):
+        assert call("audit", tmp_path / "p.csv", "--fail-if", condition, "--out", tmp_path / "out").sentence
+        assert not (tmp_path / "out").exists()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from classgap.measure.audit_report import AuditReport
     from classgap.measure.comparison import Comparison
-    from classgap.measure.gate import Measured
+    from classgap.measure.gate import Measured, Outcome
     from classgap.predictions import Progress
 
 _WORST_SHOWN = 10
@@ -141,10 +141,11 @@ def finish(
     source: str,
     below: float = 0.1,
 ) -> None:
-    """Print or write the result, then check the --fail-if conditions; ``below`` is the limit of suspected labels."""
+    """Print or write the result, then tell the --fail-if conditions; ``below`` is the limit of suspected labels."""
+    from classgap.measure.gate import check
     from classgap.measure.render.folder import write_report
 
-    screen = console()
+    screen, outcomes = console(), check(result, fail_if)  # a condition may be refused: then nothing is written
     if out is not None:
         with working("writing the report"):
             write_report(result, out, source, below=below)
@@ -157,7 +158,7 @@ def finish(
         for name, what in (("mistakes.csv", "All mistakes"), ("mislabelled.csv", "Labels to check")):
             if (out / name).exists():
                 screen.print(f"{what}: {out / name}", soft_wrap=True)
-    apply_conditions(result, fail_if)
+    tell_outcomes(outcomes)
 
 
 def _print(result: Measured, screen: Console) -> None:
@@ -189,14 +190,11 @@ def check_output(out: Path | None, fail_if: Sequence[str] | None = None, below: 
     fraction("--mislabelled-below", below)
 
 
-def apply_conditions(result: Measured, fail_if: Sequence[str]) -> None:
+def tell_outcomes(outcomes: Sequence[Outcome]) -> None:
     """Print the result of each condition on standard error; exit with code 1 if one is true."""
-    from classgap.measure.gate import check
-
-    results = check(result, fail_if)
-    for found in results:
+    for found in outcomes:
         echo(f"gate {found.sentence}", err=True)
-    if any(found.failed for found in results):
+    if any(found.failed for found in outcomes):
         raise typer.Exit(1)
 
 
