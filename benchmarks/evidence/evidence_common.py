@@ -234,29 +234,25 @@ def _ensemble(members: int, *settings: str, note: str) -> Variant:
     )
 
 
-# Remedies for a network that fits its training images as well as for one that does not.
-FITTED = (
-    _ensemble(2, note="cost 2, prediction 2"),
-    Variant("cross_entropy, EMA", settings=("average=ema",), note="exponential average of the weights; cost 1"),
-    Variant("cross_entropy + mixup", settings=("mix=mixup",), note="cost 1"),
+EMA = Variant("cross_entropy, EMA", settings=("average=ema",), note="exponential average of the weights; cost 1")
+SWA = Variant(
+    "cross_entropy, SWA", settings=("average=swa", "schedule.floor=0.05"), note="average of the last quarter; cost 1"
 )
+MIXUP = Variant("cross_entropy + mixup", settings=("mix=mixup",), note="cost 1")
+CONFUSED_MIXUP = Variant(
+    "cross_entropy + confused mixup", settings=("mix=confused_mixup",), note="partners from confused classes; cost 1"
+)
+# Remedies for a network that fits its training images as well as for one that does not.
+FITTED = (_ensemble(2, note="cost 2, prediction 2"), EMA, MIXUP)
 
 
 def remedies_of_fitted() -> tuple[Variant, ...]:
     """What else may help a network that fits its training images; ``data.augment`` is ``flip``."""
     return (
         _ensemble(2, _VIEWS, "stage.dial=1", note="mirrored views, class offsets of strength 1; cost 2, prediction 4"),
-        Variant(
-            "cross_entropy, SWA",
-            settings=("average=swa", "schedule.floor=0.05"),
-            note="average of the last quarter; cost 1",
-        ),
+        SWA,
         Variant("cross_entropy + CutMix", settings=("mix=cutmix",), note="cost 1"),
-        Variant(
-            "cross_entropy + confused mixup",
-            settings=("mix=confused_mixup",),
-            note="partners from confused classes; cost 1",
-        ),
+        CONFUSED_MIXUP,
         Variant("cross_entropy + RandAugment", settings=("data.augment=flip,randaugment",), note="cost 1"),
         *(
             Variant(

@@ -7,7 +7,7 @@ samples. The control of a remedy has the same cost or the same number of labels.
 
 from __future__ import annotations
 
-from evidence_common import COMPACT, DATA, ERM, RERUN, SEEDS
+from evidence_common import COMPACT, CONFUSED_MIXUP, DATA, EMA, ERM, MIXUP, RERUN, SEEDS, SWA
 
 from classgap.suites import Suite, Task, Variant
 from classgap.training import TrainConfig
@@ -32,12 +32,8 @@ def suite() -> Suite:
         ERM,
         RERUN,
         COMPACT,
-        Variant("cross_entropy, EMA", settings=("average=ema",), note="exponential average of the weights; cost 1"),
-        Variant(
-            "cross_entropy, SWA",
-            settings=("average=swa", "schedule.floor=0.05"),
-            note="average of the last quarter; cost 1",
-        ),
+        EMA,
+        SWA,
         Variant("cross_entropy, 3 × the epochs", settings=("epochs=90",), note="control of the ensemble: cost 3"),
         Variant(
             "cross_entropy, ensemble of 2",
@@ -64,12 +60,8 @@ def suite() -> Suite:
             settings=("stage=ensemble_teacher", "stage.members=3"),
             note="one network that learns from the ensemble; cost 4",
         ),
-        Variant("cross_entropy + mixup", settings=("mix=mixup",), note="cost 1"),
-        Variant(
-            "cross_entropy + confused mixup",
-            settings=("mix=confused_mixup",),
-            note="partners from confused classes; cost 1",
-        ),
+        MIXUP,
+        CONFUSED_MIXUP,
         *(
             Variant(
                 f"more labels for {title}",

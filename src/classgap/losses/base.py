@@ -233,9 +233,8 @@ class ClassLoss(nn.Module):
         assert self.class_weight is not None
         if hard.dim() == 2:
             return losses.sum() / len(batch)
-        return losses.sum() / self.class_weight[hard].sum().clamp_min(
-            _TINY
-        )  # the weights of these classes may all be 0
+        total = self.class_weight[hard].sum()
+        return losses.sum() / total.clamp_min(_TINY)  # the weights of these classes may all be 0
 
     def _nothing(self, loss: Tensor, batch: LossBatch, keep: Tensor | None) -> Tensor:
         """The loss of no samples: a scalar, or zeros for all rows that were left out."""

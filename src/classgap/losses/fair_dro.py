@@ -82,7 +82,8 @@ class FairDROLoss(ClassRobustLoss):
     :math:`1 - e/E` of the way (``update="epoch"``); radii of 0.3 to 5 per data set, 0.5 as default of the code. MR² puts the
     class in the place of the group and gives no radius. Weights within each label would then be constant, so there is one ball
     over all classes here, as in the authors' ablation ``fairdro_wo_classwise``. Ours are the default ``update="step"``, the
-    projection, and the scaling of the loss where classes are missing from a batch.
+    projection, and the scaling of the loss by :math:`K` over the number of classes in the batch (with ``"step"``, until every
+    class was seen, at most to weights with the sum 1).
 
     When to use: balanced data with uneven class accuracy; on long tails it also evens out classes, since class means count
     equally. Pair it with a class-balanced sampler.
@@ -140,10 +141,13 @@ class FairDROLoss(ClassRobustLoss):
                 "fair_dro with update='epoch' needs criterion.start_epoch(epoch, training_pass) before each epoch; "
                 "or use update='step'"
             )
-        # Scaled up for classes missing from the batch, but never to a sum above 1: in the first steps the weights lie on the few
-        # classes seen so far. Dividing by their sum alone could divide by 0.
-        whole = self.num_classes / present.sum().clamp_min(1)
-        return self.q * torch.minimum(whole, 1 / (self.q * present).sum().clamp_min(1e-30))
+        # Scaled up for classes missing from the batch; dividing by the sum of the present weights could divide by 0.
+        scale = self.num_classes / present.sum().clamp_min(1)
+        if self.update == "step":
+            # Until every class was seen, the weights lie on those that were, many of them in this batch: at most to a sum of 1.
+            limit = 1 / (self.q * present).sum().clamp_min(1e-30)
+            scale = torch.where(self.seen.all(), scale, torch.minimum(scale, limit))
+        return self.q * scale
 
     def _follow(self, means: Tensor, present: Tensor) -> None:
         present = present & torch.isfinite(means)

@@ -12,8 +12,7 @@ from torch import Tensor
 from classgap.batchstats.backend import as_array
 from classgap.checks import InputError, shown
 from classgap.losses.batch import LossBatch
-from classgap.losses.tensor_checks import own_copy
-from classgap.named import by_name
+from classgap.losses.tensor_checks import in_order_of_classes
 
 Reduction = Literal["mean", "sum", "none"]
 IGNORED = -100  # the default of torch
@@ -51,13 +50,8 @@ def reduce(values: Tensor, reduction: Reduction) -> Tensor:
 
 def check_weight(weight: Sequence[float] | Tensor, num_classes: int) -> Tensor:
     """``(K,)`` class weights: finite, none negative, not all of them 0."""
-    if by_name(weight) is not weight:
-        raise InputError(
-            "weight must be in the order of the classes, got a pandas Series with names in its index; pass "
-            "weight.loc[class_names].to_numpy(), for classes 0, 1, 2 … weight.sort_index().to_numpy()"
-        )
     try:
-        values = torch.as_tensor(own_copy(weight), dtype=torch.float32)
+        values = torch.as_tensor(in_order_of_classes("weight", weight), dtype=torch.float32)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise InputError(f"weight must be {num_classes} numbers, got {shown(weight)} ({error})") from None
     if tuple(values.shape) != (num_classes,):

@@ -154,20 +154,23 @@ def check_finite(features: Tensor, norms: Tensor | None = None) -> None:
             )
 
 
-def own_copy(values: Any) -> Any:
-    """A copy of an array, since torch warns of arrays that cannot be written to, as those of pandas; anything else as it is."""
+def in_order_of_classes(name: str, values: Any) -> Any:
+    """Values for torch: a loss does not know the names of the classes, so a pandas Series that names them is refused.
+
+    An array is copied, since torch warns of one that cannot be written to, as those of pandas.
+    """
+    if by_name(values) is not values:
+        raise InputError(
+            f"{name} must be in the order of the classes, got a pandas Series with names in its index; pass "
+            f"{name}.loc[class_names].to_numpy(), for classes 0, 1, 2 … {name}.sort_index().to_numpy()"
+        )
     return np.array(values) if isinstance(values, np.ndarray) else values
 
 
 def check_counts(class_counts: Tensor | Sequence[float], num_classes: int) -> Tensor:
     """Training counts as float64: ``(K,)``, positive."""
-    if by_name(class_counts) is not class_counts:
-        raise InputError(
-            "class_counts must be in the order of the classes, got a pandas Series with names in its index; pass "
-            "counts.loc[class_names].to_numpy(), for classes 0, 1, 2 … counts.sort_index().to_numpy()"
-        )
     try:
-        counts = torch.as_tensor(own_copy(class_counts), dtype=torch.float64)
+        counts = torch.as_tensor(in_order_of_classes("class_counts", class_counts), dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise InputError(
             f"class_counts must be {num_classes} numbers, got {type(class_counts).__name__} ({error})"

@@ -14,8 +14,7 @@ from classgap import checks
 from classgap.arrays import Ints, row_blocks
 from classgap.checks import InputError
 from classgap.named import by_name, column_names, columns_in_order, index_name
-from classgap.predictions.binary import _TAKEN as TAKEN
-from classgap.predictions.binary import differing_note, is_single, widen
+from classgap.predictions.binary import TAKEN, differing_note, is_single, widen
 from classgap.predictions.confusion import Confusion
 from classgap.predictions.labels import check_names, names_of, printable_names, resolve_classes
 from classgap.predictions.predictions import DESCRIBING, PER_ROW, Predictions, ScoreKind, argument

@@ -16,7 +16,7 @@ from classgap.predictions.labels import distinct_labels
 if TYPE_CHECKING:
     from classgap.predictions.predictions import Predictions
 
-_TAKEN = "is taken as the score of class"
+TAKEN = "is taken as the score of class"
 _DIFFERING = "y_pred is not the class of the highest score"
 _NUMBERS = {"0", "1", "0.0", "1.0"}
 
@@ -69,7 +69,7 @@ def two_names(
             "class, or the two class names (negative, positive) with --names or class_names"
         )
     note = (
-        f"{title} {_TAKEN} {found[1]!r}; if it is that of {found[0]!r}, pass positive={found[0]!r} "
+        f"{title} {TAKEN} {found[1]!r}; if it is that of {found[0]!r}, pass positive={found[0]!r} "
         f"(--positive {found[0]})"
     )
     return found, (note,)
@@ -129,7 +129,7 @@ def _needs_two(what: str) -> InputError:
 
 def _kept(notes: tuple[str, ...], positive: str | None) -> tuple[str, ...]:
     """The notes that are still true with this positive class and other predictions."""
-    false = (_DIFFERING,) if positive is None else (_DIFFERING, _TAKEN)
+    false = (_DIFFERING,) if positive is None else (_DIFFERING, TAKEN)
     return tuple(note for note in notes if not any(part in note for part in false))
 
 

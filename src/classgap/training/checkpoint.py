@@ -111,9 +111,8 @@ def check_groups(optimizer: Any, before: list[dict[str, Any]]) -> None:
     for group, wanted in zip(optimizer.param_groups, before, strict=True):
         group.update({name: wanted[name] for name in _KERNELS if name in wanted})
         for name, value in wanted.items():
-            if isinstance(value, tuple) and isinstance(
-                group.get(name), list
-            ):  # so torch returns it where weights are divided
+            # Where weights are divided between processes, torch returns tuples as lists.
+            if isinstance(value, tuple) and isinstance(group.get(name), list):
                 group[name] = tuple(group[name])
             if name not in ("params", "lr") and group.get(name) != value:
                 raise ValueError(f"{name} of the optimiser is {str(group.get(name))[:40]}, where the run has {value}")
