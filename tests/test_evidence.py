@@ -133,19 +133,12 @@ def test_runs_of_changed_code_move_to_superseded(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_page_of_evidence_is_what_the_results_say() -> None:
-    module = script("page")
-    for name, text in module.pages().items():
-        assert (module.DOCS / name).read_text() == text, "run python benchmarks/evidence/page.py"
-
-
-@pytest.mark.slow
-def test_the_results_in_the_readme_are_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pages_of_evidence_and_the_readme_are_what_the_results_say(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(EVIDENCE))
-    module = script("readme_table")
-    text = module.README.read_text()
-    assert module.BLOCK.search(text)
-    assert module.with_table(text) == text, "run python benchmarks/evidence/readme_table.py"
+    module = script("page")
+    assert module.BLOCK.search(module.README.read_text())
+    for path, text in module.pages().items():
+        assert path.read_text() == text, "run python benchmarks/evidence/page.py"
 
 
 def test_the_remedy_of_the_audit_quotes_what_was_measured() -> None:

@@ -1,28 +1,30 @@
-"""The first part of docs/evidence.md: one short table per regime, and the study of the collapse."""
+"""One short table for each regime, and the study of the collapse."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from collapse import IMAGE, RESULTS, end_of
+from committed import Found
 
-from classgap.suites import Result, Suite
 from classgap.suites.render import Table
 from classgap.suites.tables import TaskTables, difference
 
-Found = list[tuple[Suite, Mapping[str, Result], list[TaskTables]]]
 # Title, suite:task, and what the numbers stand for.
 REGIMES = (
-    ("Frozen image features, linear head", "embeddings:linear", "CIFAR-100, 100 training samples per class"),
-    ("Frozen image features, hidden layer", "embeddings:mlp", "CIFAR-100, 100 training samples per class"),
-    ("Frozen image features, cosine head", "cosine:hidden layer", "CIFAR-100, 100 training samples per class"),
     (
-        "Remedies besides a loss, frozen features",
-        "remedies:hidden layer",
-        "frozen image features, CIFAR-100, hidden layer, 100 samples per class; costs: see the page of all runs",
+        "Remedies besides a loss, from scratch",
+        "remedies_images:wrn-10-1",
+        "CIFAR-10, 500 training images per class, a small network; costs: see the page of all runs",
+    ),
+    ("From scratch, ResNet-20, ten classes", "cifar10:resnet20", "CIFAR-10, 500 training images per class"),
+    ("From scratch, ResNet-20", "cifar100:resnet20", "CIFAR-100, 100 training images per class"),
+    (
+        "From scratch, small network",
+        "cifar100:wrn-10-1",
+        "CIFAR-100, 100 training images per class; 30 epochs, far from fitted",
     ),
     (
         "Fine-tuning on images, 3 epochs",
@@ -34,20 +36,20 @@ REGIMES = (
         "finetune:EfficientNet-Lite0, 9 epochs",
         "the same, until the training images are fitted; costs of remedies: see the page of all runs",
     ),
+    ("Frozen image features, hidden layer", "embeddings:mlp", "CIFAR-100, 100 training samples per class"),
     (
-        "Remedies besides a loss, from scratch",
-        "remedies_images:wrn-10-1",
-        "CIFAR-10, 500 training images per class, a small network; costs: see the page of all runs",
+        "Remedies besides a loss, frozen features",
+        "remedies:hidden layer",
+        "frozen image features, CIFAR-100, hidden layer, 100 samples per class; costs: see the page of all runs",
     ),
-    ("From scratch, small network", "cifar100:wrn-10-1", "CIFAR-100, 100 training images per class"),
-    ("From scratch, ResNet-20", "cifar100:resnet20", "CIFAR-100, 100 training images per class"),
-    ("From scratch, ResNet-20, ten classes", "cifar10:resnet20", "CIFAR-10, 500 training images per class"),
+    ("Frozen image features, linear head", "embeddings:linear", "CIFAR-100, 100 training samples per class"),
+    ("Frozen image features, cosine head", "cosine:hidden layer", "CIFAR-100, 100 training samples per class"),
     (
-        "Text, frozen encoder, linear head",
-        "banking77:frozen, linear",
-        "Banking77, 77 intents, 35 to 187 training samples",
+        "Text, frozen encoder, hidden layer",
+        "banking77:frozen, hidden layer",
+        "Banking77, 77 intents, 35 to 187 training samples per class",
     ),
-    ("Text, frozen encoder, hidden layer", "banking77:frozen, hidden layer", "the same with a hidden layer"),
+    ("Text, frozen encoder, linear head", "banking77:frozen, linear", "the same with a linear head"),
     ("Text, fine-tuned", "banking77:fine-tuned", "the same, all layers of the encoder trained"),
     (
         "Long tail, linear head",
@@ -55,7 +57,7 @@ REGIMES = (
         "CIFAR-100 embeddings, 400 to 4 training samples per class",
     ),
 )
-# The same learning rate or schedule for all; variants of interest to few readers stay in evidence_runs.md.
+# The same learning rate or schedule for all; variants of interest to few readers stay in docs/evidence_runs.md.
 LEFT_OUT = (
     "compact logits, constant pull",
     "squeeze",
@@ -102,35 +104,29 @@ def _table(title: str, note: str, tables: TaskTables) -> Table:
 
 
 def collapse_section() -> str:
-    """Why training with the published weight stops: the picture, the reading of it, and the table of single changes."""
-    if not RESULTS.exists():
-        return ""
+    """Why training with the published weight stops: the reading of it, and the picture."""
+    text = Path(__file__).with_name("collapse.md").read_text()
+    picture = f"![Norm and rank of the features, representation term and training accuracy]({IMAGE.parent.name}/{IMAGE.name})\n"
+    return f"{text}\n{picture}"
+
+
+def collapse_table() -> Table:
+    """The settings of the study, one change at a time."""
     found: dict[str, dict[str, list[dict[str, float]]]] = json.loads(RESULTS.read_text())
-    rows = []
-    for task, settings in found.items():
-        for name, records in settings.items():
-            last = end_of(records)
-            rows.append((task, name, *_shown(last)))
-    heads = (
-        "network",
-        "setting",
-        "norm",
-        "active",
-        "rank",
-        "between classes",
-        "logit term",
-        "rep. term",
-        "training accuracy",
-    )
+    rows = [
+        (task, name, *_shown(end_of(records))) for task, settings in found.items() for name, records in settings.items()
+    ]
     caption = (
-        "Mean of the last training batches after 210 (ResNet-20) or 420 steps; one run each. *Active*: share of features above "
-        "0. *Rank*: effective rank of the centred features. *Between classes*: share of the scatter between class means "
+        "Mean of the last training batches after 210 (ResNet-20) or 420 steps; one run each. Active: share of features above "
+        "0. Rank: effective rank of the centred features. Between classes: share of the scatter between class means "
         "(with one to two samples of a class in a batch it is above a half even for random features). Repeat with python "
         "benchmarks/evidence/collapse.py."
     )
-    text = (Path(__file__).with_name("collapse.md")).read_text()
-    picture = f"![Norm and rank of the features, representation term and training accuracy]({IMAGE.parent.name}/{IMAGE.name})\n"
-    return "\n".join([text, picture, Table("One change at a time", caption, heads, tuple(rows)).render("md", level=3)])
+    heads = ("network", "setting", *COLLAPSE_HEADS)
+    return Table("Why MR² as published stops training: one change at a time", caption, heads, tuple(rows))
+
+
+COLLAPSE_HEADS = ("norm", "active", "rank", "between classes", "logit term", "rep. term", "training accuracy")
 
 
 def _shown(last: dict[str, Any]) -> tuple[str, ...]:

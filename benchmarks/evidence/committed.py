@@ -1,0 +1,132 @@
+"""The committed results of all suites, and texts filled with them."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from classgap.measure import Comparison
+from classgap.measure.statistics.groups import THIRDS
+from classgap.suites import RULES, Result, Suite, Variant, load_suite, read_results
+from classgap.suites.tables import TaskTables, difference, suite_tables
+
+HERE = Path(__file__).resolve().parent
+SUITES = (
+    "finetune",
+    "banking77",
+    "cosine",
+    "remedies",
+    "remedies_images",
+    "cifar10",
+    "cifar100",
+    "fashion",
+    "embeddings",
+    "sensitivity",
+    "digits",
+    "field",
+)
+RULE = RULES["last"]
+Found = list[tuple[Suite, Mapping[str, Result], list[TaskTables]]]
+MR2 = "MR²"
+COMPACT = "compact logits"
+DIAL = " + gap dial"
+MORE = "cross_entropy, more samples"  # the reference that is trained with the dial's validation samples too
+EQUAL = (f"{COMPACT}{DIAL}, refit", f"{COMPACT}, more samples", f"{COMPACT}{DIAL}", f"cross_entropy{DIAL}, refit")
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """What was measured of one variant of a task."""
+
+    comparison: Comparison
+    runs: int
+
+    def deltas(self, *groups: str) -> list[str]:
+        """The difference to the reference overall or in a cross-fitted third, e.g. ``+2.2 [+1.7, +2.7] ↑``."""
+        changes = {"overall": self.comparison.metrics["overall"]}
+        changes |= {third: self.comparison.groups["cross"][third] for third in THIRDS}
+        estimates = (changes[group].delta for group in groups)
+        return [difference(estimate.value, estimate.low, estimate.high) for estimate in estimates]
+
+
+def committed_results() -> Found:
+    found = []
+    for name in SUITES:
+        results = read_results([HERE / f"{name}.jsonl"])
+        if results:
+            suite = load_suite(str(HERE / f"{name}.py"))
+            found.append((suite, results, suite_tables(suite, results, rule=RULE)))
+    return found
+
+
+def superseded_results(found: Found) -> Found:
+    """Runs whose method no suite can state any more, as variants of their suite beside its reference."""
+    made = []
+    for suite, results, _ in found:
+        old = read_results([HERE / "superseded" / f"{suite.name}.jsonl"])
+        variants: dict[str, Variant] = {}
+        for run in old.values():
+            method, before = run.config.method, variants.get(run.variant)
+            tasks = {run.task, *(before.tasks if before else ())}
+            note = str(method.params["superseded"])
+            variants[run.variant] = Variant(run.variant, method.name, method.params, tasks=tuple(tasks), note=note)
+        if variants:
+            reference = next(v for v in suite.variants if v.name == suite.reference)
+            changed = dataclasses.replace(suite, variants=(reference, *variants.values()))
+            only = [f"*/{name}" for name in variants]
+            made.append((changed, old, suite_tables(changed, {**results, **old}, rule=RULE, only=only)))
+    return made
+
+
+def turned_to(found: Found, reference: str, *variants: str) -> Found:
+    """These variants with another method as the reference, wherever it was run."""
+    turned = []
+    for suite, results, _ in found:
+        if reference in {variant.name for variant in suite.variants}:
+            other = dataclasses.replace(suite, reference=reference)
+            only = [f"*/{variant}" for variant in variants]
+            turned.append((other, results, suite_tables(other, results, rule=RULE, only=only)))
+    return turned
+
+
+def all_measured(found: Found, superseded: Found, equal: Found) -> dict[str, Measured]:
+    """Every comparison as ``suite:task/variant``.
+
+    ``suite:task/variant, equal samples`` is the difference to cross-entropy trained with the dial's validation samples as well.
+    """
+    with_equal = {f"{name}, equal samples": measured for name, measured in _by_name(equal).items()}
+    return {**_by_name(superseded), **_by_name(found), **with_equal}
+
+
+def _by_name(found: Found) -> dict[str, Measured]:
+    return {
+        f"{suite.name}:{table.task.name}/{row.variant.name}": Measured(
+            table.comparisons[row.variant.name], len(row.seeds)
+        )
+        for suite, _, tables in found
+        for table in tables
+        for row in table.rows
+        if row.variant.name in table.comparisons
+    }
+
+
+def filled(text: str, measured: Mapping[str, Measured]) -> str:
+    """The text with every ``{suite:task/variant}`` replaced by what was measured, so that no number in it can become outdated.
+
+    ``{suite:task/variant; easy}`` also has the easy third, ``{suite:task/variant; runs}`` is the number of runs alone.
+    """
+
+    def figures_of(match: re.Match[str]) -> str:
+        name, _, further = match[1].partition("; ")
+        if name not in measured:
+            raise SystemExit(f"there is no result {name!r}")
+        if further == "runs":
+            return str(measured[name].runs)
+        groups = ("overall", "hard", *further.split())
+        return ", ".join(
+            f"{group} {delta}" for group, delta in zip(groups, measured[name].deltas(*groups), strict=True)
+        )
+
+    return re.sub(r"\{([^{}]+)\}", figures_of, text)
