@@ -42,15 +42,20 @@ def check_criterion(criterion: Any, tool: str) -> None:
         )
 
 
+def has_own_ranking(criterion: ClassLoss) -> bool:
+    """Whether the loss ranks classes by something else than the output of the model, as L-GM does by features."""
+    while isinstance(criterion, WrapperLoss) and type(criterion).scores is WrapperLoss.scores:
+        criterion = criterion.base
+    return type(criterion).scores is not ClassLoss.scores
+
+
 def check_ranking(criterion: ClassLoss, tool: str) -> None:
-    """Refuse a loss that ranks classes by their features: metrics of the tool would be those of a head it never trains."""
-    try:
-        criterion.scores(torch.zeros(1, criterion.num_classes))
-    except InputError:
+    """Refuse a loss with a ranking of its own where the tool measures the output of the model, perhaps of an untrained head."""
+    if has_own_ranking(criterion):
         raise InputError(
-            f"{criterion.name} ranks classes by features and ignores the output of the model, which {tool} measures; use "
-            "classgap.train, Lightning or your own loop"
-        ) from None
+            f"{criterion.name} ranks classes by criterion.scores(logits, features), not by the output of the model, which {tool} "
+            "measures and saves; use classgap.train, Hugging Face's Trainer, Lightning, skorch or your own loop"
+        )
 
 
 def tap(criterion: ClassLoss, model: nn.Module, layer: str | None = None) -> FeatureTap | None:
