@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Self, get_args
 
 import torch
 from torch import Tensor, nn
@@ -116,6 +116,18 @@ class ClassLoss(nn.Module):
     def from_counts(cls, class_counts: Sequence[float] | Tensor, **params: Any) -> ClassLoss:
         """The loss for a training set with these class counts."""
         return cls(len(class_counts), class_counts=class_counts, **params)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Statistics, counts and class weights stay in float32 in ``loss.half()``: sums of squares overflow float16."""
+        before = dict(self.named_buffers())
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, buffer in before.items():
+            owner, _, key = name.rpartition(".")
+            module, now = self.get_submodule(owner), self.get_buffer(name)
+            narrowed = buffer.is_floating_point() and now.dtype.itemsize < min(4, buffer.dtype.itemsize)
+            if narrowed and not isinstance(module, nn.modules.batchnorm._NormBase):
+                setattr(module, key, buffer.to(now.device))
+        return self
 
     @property
     def name(self) -> str:
