@@ -24,7 +24,15 @@ from classgap.checks import InputError
 from classgap.heads import FeatureTap
 from classgap.integrations import timm_train
 from classgap.integrations.timm import ClassLossTask
-from classgap.losses import ClassLoss, CrossEntropyLoss, DRWLoss, GaussianMixtureLoss, GroupDROLoss, MR2Loss
+from classgap.losses import (
+    ClassLoss,
+    CompactLogitsLoss,
+    CrossEntropyLoss,
+    DRWLoss,
+    GaussianMixtureLoss,
+    GroupDROLoss,
+    MR2Loss,
+)
 from classgap.losses.batch import LossBatch
 from waiting import LOOPBACK, SECONDS
 
@@ -105,6 +113,12 @@ def test_checkpoints_hold_the_loss_beside_plain_weights() -> None:
     other.load_checkpoint_state(saved["state_dict"], saved["task_state"])
     for key, value in task.class_loss.state_dict().items():
         assert torch.equal(value, other.class_loss.state_dict()[key])
+    with pytest.raises(
+        InputError, match="the checkpoint holds the state of mr2 for 5 classes, but the criterion is compact_l"
+    ):
+        ClassLossTask(model(), CompactLogitsLoss(CLASSES)).load_checkpoint_state(
+            saved["state_dict"], saved["task_state"]
+        )
     x, y = batches(1)[0]
     with torch.no_grad():
         assert torch.equal(task.eval()(x, y)["loss"], other.eval()(x, y)["loss"])

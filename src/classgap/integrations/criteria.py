@@ -103,13 +103,18 @@ def load_criterion(criterion: ClassLoss, folder: str | Path) -> None:
     with reading(source / CONFIG, "the settings of a loss"):
         saved = json.loads((source / CONFIG).read_text(encoding="utf-8"))
         name, count = saved["loss"], saved["num_classes"]
-    if (name, count) != (criterion.name, criterion.num_classes):
-        raise InputError(
-            f"{source} holds the state of {name} for {count} classes, but the criterion is {criterion.name} for "
-            f"{criterion.num_classes}; resume with the loss of that run"
-        )
+    check_same_loss(criterion, name, count, str(source))
     with reading(source / STATE, "the state of this loss"):
         criterion.load_state_dict(load_file(source / STATE))
+
+
+def check_same_loss(criterion: ClassLoss, name: str, num_classes: int, source: str) -> None:
+    """Refuse the state of another loss, whose buffers may have the same names."""
+    if (name, num_classes) != (criterion.name, criterion.num_classes):
+        raise InputError(
+            f"{source} holds the state of {name} for {num_classes} classes, but the criterion is {criterion.name} for "
+            f"{criterion.num_classes}; resume with the loss of that run"
+        )
 
 
 def settings(criterion: ClassLoss) -> dict[str, Any]:

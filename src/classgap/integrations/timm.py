@@ -75,6 +75,8 @@ class ClassLossTask(ClassificationTask):
     def load_task_state(
         self, state: dict[str, Any] | None, strict: bool = True, module: nn.Module | None = None, ema: bool = False
     ) -> None:
-        """Restore the state of the loss."""
+        """Restore the state of the loss; that of another loss is an error."""
         if not ema and state:
+            saved = state["settings"]
+            criteria.check_same_loss(self.class_loss, saved["loss"], saved["num_classes"], "the checkpoint")
             self.class_loss.load_state_dict(state["criterion"], strict=strict)
