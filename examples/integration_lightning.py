@@ -43,7 +43,7 @@ class Classifier(LightningModule):
         logits, features = self.net(batch[0])
         return {
             "loss": self.criterion(logits, batch[1], features=features),
-            "logits": logits,
+            "scores": self.criterion.scores(logits, features),
             "target": batch[1],
         }
 

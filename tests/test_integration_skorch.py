@@ -120,6 +120,30 @@ def test_in_a_search_on_the_hard_third() -> None:
     assert 0 <= search.best_score_ <= 1
 
 
+class WithSoftmax(Small):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).softmax(1)
+
+
+class WithHidden(Small):
+    def forward(self, x: torch.Tensor) -> Any:
+        return super().forward(x), x, x
+
+
+def test_labels_as_text_and_probabilities_are_refused() -> None:
+    X, y = digits()
+    with pytest.raises(InputError, match=r"y must hold class indices from 0, got 'c\d'; encode the labels"):
+        net(MR2Loss).fit(X, np.array([f"c{k}" for k in y]))
+    with pytest.raises(InputError, match="module must return logits, got probabilities that sum to 1; leave out"):
+        net(CrossEntropyLoss).set_params(module=WithSoftmax).fit(X, y)
+
+
+def test_further_outputs_of_the_module_are_left_alone() -> None:
+    X, y = digits()
+    found = net(CrossEntropyLoss).set_params(module=WithHidden).fit(X, y)
+    np.testing.assert_allclose(found.predict_proba(X), net(CrossEntropyLoss).fit(X, y).predict_proba(X), rtol=1e-5)
+
+
 def test_a_loss_that_skorch_cannot_supply_is_refused() -> None:
     with pytest.raises(InputError, match="supcon needs views, which skorch does not supply"):
         net(SupConLoss, criterion__num_features=16).initialize()

@@ -19,14 +19,36 @@ pytest.importorskip("timm.task", reason="timm.task is complete from timm 1.0.27 
 
 from timm.optim import create_optimizer_v2
 
+from classgap import registry
 from classgap.checks import InputError
 from classgap.heads import FeatureTap
 from classgap.integrations import timm_train
 from classgap.integrations.timm import ClassLossTask
-from classgap.losses import CrossEntropyLoss, DRWLoss, GaussianMixtureLoss, GroupDROLoss, MR2Loss
+from classgap.losses import (
+    ClassLoss,
+    CompactLogitsLoss,
+    CrossEntropyLoss,
+    DRWLoss,
+    GaussianMixtureLoss,
+    GroupDROLoss,
+    MR2Loss,
+)
+from classgap.losses.batch import LossBatch
 from waiting import LOOPBACK, SECONDS
 
 CLASSES, WIDTH = 5, 64
+
+
+class LearnedOffsets(ClassLoss):
+    """A loss with parameters, one number per class."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__(num_classes)
+        self.offsets = torch.nn.Parameter(torch.randn(num_classes))
+
+    def per_sample(self, batch: LossBatch) -> torch.Tensor:
+        logits = batch.logits + self.offsets
+        return torch.nn.functional.cross_entropy(logits, batch.target, reduction="none")
 
 
 def model() -> Any:
@@ -47,7 +69,7 @@ def batches(number: int = 8, size: int = 4) -> list[tuple[torch.Tensor, torch.Te
 
 def build(loss: Any) -> Any:
     torch.manual_seed(2)
-    return loss(CLASSES, WIDTH) if loss is GaussianMixtureLoss else loss(CLASSES)
+    return loss(CLASSES)
 
 
 def train(task: ClassLossTask, data: Any, accumulate: int) -> None:
@@ -61,7 +83,7 @@ def train(task: ClassLossTask, data: Any, accumulate: int) -> None:
             optimizer.zero_grad()
 
 
-@pytest.mark.parametrize("loss", [CrossEntropyLoss, MR2Loss, GaussianMixtureLoss], ids=lambda c: c.__name__)
+@pytest.mark.parametrize("loss", [CrossEntropyLoss, MR2Loss, LearnedOffsets], ids=lambda c: c.__name__)
 def test_equals_a_plain_loop_with_accumulation(loss: Any) -> None:
     task, data = ClassLossTask(model(), build(loss)), batches()
     plain, criterion = copy.deepcopy(task.trainable_module), copy.deepcopy(task.class_loss)
@@ -91,6 +113,12 @@ def test_checkpoints_hold_the_loss_beside_plain_weights() -> None:
     other.load_checkpoint_state(saved["state_dict"], saved["task_state"])
     for key, value in task.class_loss.state_dict().items():
         assert torch.equal(value, other.class_loss.state_dict()[key])
+    with pytest.raises(
+        InputError, match="the checkpoint holds the state of mr2 for 5 classes, but the criterion is compact_l"
+    ):
+        ClassLossTask(model(), CompactLogitsLoss(CLASSES)).load_checkpoint_state(
+            saved["state_dict"], saved["task_state"]
+        )
     x, y = batches(1)[0]
     with torch.no_grad():
         assert torch.equal(task.eval()(x, y)["loss"], other.eval()(x, y)["loss"])
@@ -108,6 +136,8 @@ def test_compiles() -> None:
 def test_a_loss_that_timm_cannot_supply_is_refused() -> None:
     with pytest.raises(InputError, match="drw needs epoch"):
         ClassLossTask(model(), DRWLoss(CLASSES, class_counts=[5.0] * CLASSES))
+    with pytest.raises(InputError, match=r"lgm ranks classes by .*not by the output of the model, which timm measures"):
+        ClassLossTask(model(), GaussianMixtureLoss(CLASSES, WIDTH))
     ClassLossTask(model(), GroupDROLoss(CLASSES))  # state, but nothing to supply
 
 
@@ -132,6 +162,24 @@ torch.save((loss.detach(), criterion(model(x), y).detach() if name == "smooth" e
 """
 
 
+PLUGIN = """
+import torch
+from classgap.losses import ClassLoss
+from classgap.registry import Float, method
+
+@method("learned_offsets", kind="loss", family="margin", paper="none", space={"start": Float(0.0, 1.0, default=0.0)})
+class LearnedOffsets(ClassLoss):
+    \"\"\"Cross-entropy with one number per class.\"\"\"
+
+    def __init__(self, num_classes, *, start=0.0, class_counts=None, **options):
+        super().__init__(num_classes, class_counts=class_counts, **options)
+        self.offsets = torch.nn.Parameter(torch.full((num_classes,), start))
+
+    def per_sample(self, batch):
+        return torch.nn.functional.cross_entropy(batch.logits + self.offsets, batch.target, reduction="none")
+"""
+
+
 def run_script(folder: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> Any:
     import timm.optim
     import timm.task
@@ -146,9 +194,14 @@ def run_script(folder: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> An
 
 
 def test_a_script_of_timm_runs_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    loss, _, groups = run_script(tmp_path, monkeypatch, "smooth", "--loss", "classgap:lgm", "--loss-set", "lam=0.1")
+    for name in ("_METHODS", "_PLUGINS"):  # the plugin is forgotten afterwards
+        monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
+    monkeypatch.setenv(registry.PLUGINS, "")
+    (tmp_path / "offsets.py").write_text(PLUGIN)
+    words = ("--plugin", str(tmp_path / "offsets.py"), "--loss", "classgap:learned_offsets", "--loss-set", "start=0.5")
+    loss, _, groups = run_script(tmp_path, monkeypatch, "smooth", *words)
     assert torch.isfinite(loss)
-    assert groups[-1][1] == 0  # parameters of the loss, without decay
+    assert groups[-1] == (1, 0)  # the parameter of the loss, without decay
     torch.manual_seed(0)
     same = timm.create_model("test_vit", num_classes=CLASSES)
     x, y = batches(1)[0]
@@ -164,6 +217,7 @@ def test_what_a_script_of_timm_cannot_do_is_said(tmp_path: Path, monkeypatch: py
         (("bce", "--loss=classgap:mr2"), "takes the place of BCELoss"),
         (("smooth", "--loss=classgap:mr2", "--loss-set", "lam"), "must be KEY=VALUE"),
         (("soft", "--loss=classgap:lff"), "lff needs class_counts"),
+        (("smooth", "--loss=classgap:lgm"), "lgm ranks classes by"),
     ]:
         with monkeypatch.context() as patch, pytest.raises(InputError, match=sentence):
             run_script(tmp_path, patch, *words)
@@ -173,7 +227,7 @@ def worker(rank: int, folder: str) -> None:
     os.environ.update(GLOO_SOCKET_IFNAME=LOOPBACK)
     store = dist.FileStore(str(Path(folder) / "store"), 2)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=SECONDS))
-    task = ClassLossTask(model(), build(GaussianMixtureLoss)).prepare_distributed()
+    task = ClassLossTask(model(), build(LearnedOffsets)).prepare_distributed()
     train(task, [(x[rank::2], y[rank::2]) for x, y in batches(2)], 1)
     torch.save([p.detach() for p in task.parameters()], Path(folder) / f"{rank}.pt")
     dist.destroy_process_group()
@@ -181,7 +235,7 @@ def worker(rank: int, folder: str) -> None:
 
 @pytest.mark.slow
 def test_two_processes_match_one(tmp_path: Path) -> None:
-    task = ClassLossTask(model(), build(GaussianMixtureLoss))
+    task = ClassLossTask(model(), build(LearnedOffsets))
     train(task, batches(2), 1)
     mp.spawn(worker, args=(str(tmp_path),), nprocs=2)
     for rank in (0, 1):

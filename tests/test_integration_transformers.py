@@ -31,7 +31,6 @@ from transformers import (
 from classgap import audit
 from classgap.checks import InputError
 from classgap.heads import FeatureTap
-from classgap.integrations.criteria import check_ranking
 from classgap.integrations.transformers import ClassLossTrainer, ClassMetrics
 from classgap.losses import ClassLoss, CrossEntropyLoss, FocalLoss, GaussianMixtureLoss, MR2Loss, SupConLoss
 from waiting import LOOPBACK, started
@@ -136,6 +135,30 @@ def test_equals_a_plain_loop(tmp_path: Path, build: Any, accumulate: int) -> Non
         torch.testing.assert_close(value, by_hand.state_dict()[key], atol=1e-6, rtol=1e-6, msg=key)
 
 
+@pytest.mark.parametrize("ignored", [-100, 0])
+def test_class_weights_in_accumulated_batches_are_those_of_one_batch(tmp_path: Path, ignored: int) -> None:
+    """The mean over a step divides by the sum of all its weights, not each batch by its own."""
+    weight = torch.tensor([5.0, 0.1, 1.0, 2.0, 0.5, 0.0])
+    rows = texts(32)
+    for row in rows[::5]:
+        row["label"] = ignored
+    data, model = Ordered(rows), bert()
+    criterion = CrossEntropyLoss(CLASSES, weight=weight, ignore_index=ignored)
+    trainer = train(tmp_path, criterion, data=data, gradient_accumulation_steps=4)
+    optimizer, values = torch.optim.SGD(model.parameters(), lr=0.1), []
+    for step in range(2):
+        asked = [rows[i] for i in data.asked[16 * step : 16 * step + 16]]
+        tokens, labels = (torch.tensor([row[key] for row in asked]) for key in ("input_ids", "label"))
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(input_ids=tokens).logits, labels, weight=weight, ignore_index=ignored)
+        loss.backward()
+        optimizer.step()
+        values.append(loss.item())
+    np.testing.assert_allclose(losses(trainer), values, atol=1e-6)
+    for (name, p), q in zip(trainer.model.named_parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(p, q, atol=1e-6, rtol=1e-6, msg=name)
+
+
 def test_parameters_of_the_loss_are_optimised(tmp_path: Path) -> None:
     criterion = GaussianMixtureLoss(CLASSES, WIDTH)
     before = [p.clone() for p in criterion.parameters()]
@@ -228,9 +251,10 @@ def test_label_smoothing_and_ignored_labels(tmp_path: Path) -> None:
     assert step_loss(plain, {"input_ids": tokens, "labels": torch.full_like(labels, -100)}, 5) == pytest.approx(
         logits.sum().item(), abs=10
     )
-    soft = F.one_hot(labels, CLASSES).float()  # Trainer counts N·K items in these
+    soft = {"input_ids": tokens, "labels": F.one_hot(labels, CLASSES).float()}  # 8 items, not 8·K
+    items = plain._get_num_items_in_batch([soft, soft], torch.device("cpu"))
     expected = F.cross_entropy(logits, labels).item()
-    assert step_loss(plain, {"input_ids": tokens, "labels": soft}, 8 * CLASSES) == pytest.approx(expected, abs=1e-6)
+    assert step_loss(plain, soft, items) == pytest.approx(expected / 2, abs=1e-6)
 
 
 def test_images(tmp_path: Path) -> None:
@@ -260,8 +284,6 @@ def test_wrong_use_is_said(tmp_path: Path) -> None:
     options = arguments(tmp_path)
     with pytest.raises(InputError, match=r"supcon needs views, which Hugging Face's Trainer does not supply"):
         ClassLossTrainer(bert(), options, criterion=SupConLoss(CLASSES, WIDTH))
-    with pytest.raises(InputError, match="lgm ranks classes by features and ignores the output of the model"):
-        check_ranking(GaussianMixtureLoss(3, 4), "Hugging Face's Trainer")
     with pytest.raises(InputError, match="criterion must be a loss of classgap"):
         ClassLossTrainer(bert(), options, criterion=torch.nn.CrossEntropyLoss())  # type: ignore[arg-type]
     with pytest.raises(InputError, match="compute_loss_func cannot be combined"):
@@ -288,7 +310,7 @@ def worker(rank: int, world: int, port: int, folder: str) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME=LOOPBACK)
     torch.set_num_threads(1)
     torch.manual_seed(3)
-    criterion = GaussianMixtureLoss(CLASSES, WIDTH)
+    criterion = GaussianMixtureLoss(CLASSES, WIDTH, weight=[5.0, 0.1, 1.0, 2.0, 0.5, 0.0])
     options = {"ddp_backend": "gloo", "per_device_train_batch_size": 4 // world, "gradient_accumulation_steps": 4}
     trainer = train(Path(folder) / f"run{world}", criterion, data=texts(32), **options)
     found = {"model": trainer.model.state_dict(), "criterion": criterion.state_dict(), "losses": losses(trainer)}

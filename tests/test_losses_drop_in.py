@@ -144,3 +144,24 @@ def test_counts_of_seesaw_keep_their_precision():
     for _ in range(30):
         criterion(torch.zeros(20, 2), torch.zeros(20, dtype=torch.long))
     assert criterion.seen_counts.tolist() == [600, 0]
+
+
+def test_several_labels_per_sample_are_told_so():
+    logits, labels = batch()
+    target = nn.functional.one_hot(labels, K).float()
+    target[0] = 1.0
+    with pytest.raises(InputError, match="several labels per sample need a loss for multi-label data"):
+        CrossEntropyLoss(K)(logits, target)
+    with pytest.raises(InputError, match="divide by the row sum"):
+        CrossEntropyLoss(K)(logits, 2.5 * target)
+
+
+@pytest.mark.parametrize("weight", [None, WEIGHT])
+def test_parts_of_a_batch_add_up_by_their_divisors(weight: Tensor | None) -> None:
+    logits, target = batch()
+    target[[2, 9]] = -100
+    criterion = FocalLoss(K, weight=weight)
+    rows = torch.arange(12).split(5)
+    divisors = [criterion.divisor(target[part]) for part in rows]
+    parts = [criterion(logits[part], target[part]) * d for part, d in zip(rows, divisors, strict=True)]
+    torch.testing.assert_close(sum(parts) / sum(divisors), criterion(logits, target))

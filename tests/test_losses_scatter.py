@@ -29,6 +29,8 @@ def test_scatter_is_the_mean_over_pairs():
     expected = reference.logit_scatter(logits.detach().numpy(), target.tolist())
     assert within_class_scatter(logits, target).item() == pytest.approx(expected)
     assert within_class_scatter(logits, target, across_ranks=True).item() == pytest.approx(expected)
+    every_second = target.repeat_interleave(2)[::2]  # as the part of a rank may be
+    assert within_class_scatter(logits, every_second, across_ranks=True).item() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("of", ["class_weight", "column_weight"])

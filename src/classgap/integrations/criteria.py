@@ -42,15 +42,20 @@ def check_criterion(criterion: Any, tool: str) -> None:
         )
 
 
+def has_own_ranking(criterion: ClassLoss) -> bool:
+    """Whether the loss ranks classes by something else than the output of the model, as L-GM does by features."""
+    while isinstance(criterion, WrapperLoss) and type(criterion).scores is WrapperLoss.scores:
+        criterion = criterion.base
+    return type(criterion).scores is not ClassLoss.scores
+
+
 def check_ranking(criterion: ClassLoss, tool: str) -> None:
-    """Refuse a loss that ranks classes by their features: metrics of the tool would be those of a head it never trains."""
-    try:
-        criterion.scores(torch.zeros(1, criterion.num_classes))
-    except InputError:
+    """Refuse a loss with a ranking of its own where the tool measures the output of the model, perhaps of an untrained head."""
+    if has_own_ranking(criterion):
         raise InputError(
-            f"{criterion.name} ranks classes by features and ignores the output of the model, which {tool} measures; use "
-            "classgap.train, Lightning or your own loop"
-        ) from None
+            f"{criterion.name} ranks classes by criterion.scores(logits, features), not by the output of the model, which {tool} "
+            "measures and saves; use classgap.train, Hugging Face's Trainer, Lightning, skorch or your own loop"
+        )
 
 
 def tap(criterion: ClassLoss, model: nn.Module, layer: str | None = None) -> FeatureTap | None:
@@ -98,13 +103,18 @@ def load_criterion(criterion: ClassLoss, folder: str | Path) -> None:
     with reading(source / CONFIG, "the settings of a loss"):
         saved = json.loads((source / CONFIG).read_text(encoding="utf-8"))
         name, count = saved["loss"], saved["num_classes"]
-    if (name, count) != (criterion.name, criterion.num_classes):
-        raise InputError(
-            f"{source} holds the state of {name} for {count} classes, but the criterion is {criterion.name} for "
-            f"{criterion.num_classes}; resume with the loss of that run"
-        )
+    check_same_loss(criterion, name, count, str(source))
     with reading(source / STATE, "the state of this loss"):
         criterion.load_state_dict(load_file(source / STATE))
+
+
+def check_same_loss(criterion: ClassLoss, name: str, num_classes: int, source: str) -> None:
+    """Refuse the state of another loss, whose buffers may have the same names."""
+    if (name, num_classes) != (criterion.name, criterion.num_classes):
+        raise InputError(
+            f"{source} holds the state of {name} for {num_classes} classes, but the criterion is {criterion.name} for "
+            f"{criterion.num_classes}; resume with the loss of that run"
+        )
 
 
 def settings(criterion: ClassLoss) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
     trainer = Trainer(callbacks=[AuditCallback(class_names), ModelCheckpoint(monitor="val/hard", mode="max")])
 
-``validation_step`` must return a mapping with ``logits`` and ``target``. A loss of classgap needs no adapter: as an attribute of
+``validation_step`` must return a mapping with ``target`` and with ``logits``, or with ``scores``, which are
+``criterion.scores(logits, features)``: what the loss ranks classes by. A loss of classgap needs no adapter: as an attribute of
 the module it is moved, saved and switched to evaluation by Lightning, and optimised if ``configure_optimizers`` names its
 parameters.
 """
@@ -28,6 +29,7 @@ except ModuleNotFoundError:
 from classgap.batchstats.collectives import gather_rows, rank_and_world
 from classgap.checks import InputError
 from classgap.heads import FeatureTap
+from classgap.integrations.criteria import has_own_ranking
 from classgap.integrations.scalars import class_counts, class_scalars, prefixed
 from classgap.losses import ClassLoss
 from classgap.measure import AuditReport, audit
@@ -125,9 +127,9 @@ class AuditCallback(Callback):
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         self._listening.close()
-        rows = _rows_of(outputs)
+        rows = _rows_of(outputs, self._ranking(pl_module))
         if self._tap is not None:
-            rows["features"] = self._tap.features_of(self._calls, rows["logits"])
+            rows["features"] = self._tap.features_of(self._calls, outputs.get("logits", rows["scores"]))
         sampler = getattr(_loaders(trainer)[dataloader_idx], "sampler", None)
         seen, number = self._seen.get(dataloader_idx, 0), len(rows["target"])
         fresh = _not_repeated(sampler, seen, number)
@@ -143,7 +145,7 @@ class AuditCallback(Callback):
         for loader, batches in sorted(parts.items()):
             found = _gathered(batches, pl_module.device)
             suffix = f"/{loader}" if len(parts) > 1 else ""
-            y_true, scores = found["target"], found["logits"]
+            y_true, scores = found["target"], found["scores"]
             values = class_scalars(*class_counts(y_true, scores.argmax(1), scores.shape[1]))
             named = {f"{name}{suffix}": value for name, value in values.items()}
             pl_module.log_dict(prefixed(named, self.prefix), sync_dist=rank_and_world()[1] > 1)
@@ -157,25 +159,38 @@ class AuditCallback(Callback):
                 )
                 _write(self.report, folder / suffix.lstrip("/"), page=self.page)
 
+    def _ranking(self, pl_module: Any) -> str | None:
+        """Name of a loss that ranks classes by something else than the logits."""
+        losses = [module for module in pl_module.modules() if isinstance(module, ClassLoss)]
+        losses += [] if self.criterion is None else [self.criterion]
+        return next((loss.name for loss in losses if has_own_ranking(loss)), None)
+
     def _folder(self, trainer: Any) -> Path:
         inside = trainer.log_dir or trainer.default_root_dir
         top = Path(inside) / "classgap" if self.folder is None else Path(self.folder)
         return top / f"epoch_{trainer.current_epoch:03d}_step_{trainer.global_step:06d}"
 
 
-def _rows_of(outputs: Any) -> Rows:
-    if not isinstance(outputs, Mapping) or "logits" not in outputs or "target" not in outputs:
+def _rows_of(outputs: Any, ranking: str | None) -> Rows:
+    found = set(outputs) if isinstance(outputs, Mapping) else set()
+    if "target" not in found or not found & {"logits", "scores"}:
         came = f"the keys {', '.join(map(str, outputs))}" if isinstance(outputs, Mapping) else type(outputs).__name__
         raise InputError(
             f"validation_step must return a mapping with 'logits' and 'target', got {came}; end it with return "
             '{"loss": loss, "logits": logits, "target": target} (and "index", positions in the data set, if samples may repeat)'
         )
-    logits, target = outputs["logits"], outputs["target"]
-    if logits.dim() != 2 or target.shape != logits.shape[:1]:
+    if ranking is not None and "scores" not in found:
         raise InputError(
-            f"validation_step must return logits (N, K) and target (N,), got {tuple(logits.shape)} and {tuple(target.shape)}"
+            f"{ranking} does not rank classes by the logits; return "
+            '{"loss": loss, "scores": self.criterion.scores(logits, features), "target": target} from validation_step'
         )
-    rows = {"logits": logits.float(), "target": target.long()}
+    name = "scores" if "scores" in found else "logits"
+    scores, target = outputs[name], outputs["target"]
+    if scores.dim() != 2 or target.shape != scores.shape[:1]:
+        raise InputError(
+            f"validation_step must return {name} (N, K) and target (N,), got {tuple(scores.shape)} and {tuple(target.shape)}"
+        )
+    rows = {"scores": scores.float(), "target": target.long()}
     return rows | ({"index": outputs["index"].long()} if "index" in outputs else {})
 
 

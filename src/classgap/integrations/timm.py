@@ -29,13 +29,14 @@ class ClassLossTask(ClassificationTask):
 
     Args:
         model: A model that returns logits.
-        criterion: A loss that needs at most features and class counts.
+        criterion: A loss that needs at most features and class counts, and ranks classes by the output of the model.
         layer: Name of the head in ``model.named_modules()``; by default what ``model.get_classifier()`` returns.
         kwargs: ``device``, ``dtype`` and ``verbose`` of timm.
     """
 
     def __init__(self, model: nn.Module, criterion: ClassLoss, layer: str | None = None, **kwargs: Any) -> None:
         criteria.check_criterion(criterion, "timm")
+        criteria.check_ranking(criterion, "timm")
         super().__init__(model, criterion, **kwargs)
         self.class_loss = criterion.to(self.device)
         # In a tuple, or the model would be a submodule of the task twice.
@@ -74,6 +75,8 @@ class ClassLossTask(ClassificationTask):
     def load_task_state(
         self, state: dict[str, Any] | None, strict: bool = True, module: nn.Module | None = None, ema: bool = False
     ) -> None:
-        """Restore the state of the loss."""
+        """Restore the state of the loss; that of another loss is an error."""
         if not ema and state:
+            saved = state["settings"]
+            criteria.check_same_loss(self.class_loss, saved["loss"], saved["num_classes"], "the checkpoint")
             self.class_loss.load_state_dict(state["criterion"], strict=strict)

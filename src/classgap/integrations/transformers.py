@@ -2,14 +2,15 @@
 
     trainer = ClassLossTrainer(model, args, criterion=MR2Loss(num_classes=77), compute_metrics=ClassMetrics(), …)
 
-For every loss that is a mean over samples without class weights, the loss of a step is that of one batch with all samples of
-the step, whatever the number of accumulated batches and processes. Statistics and pairs of a loss see the samples of one forward
-pass on all processes.
+For every loss that is a mean over samples, also one with class weights, the loss of a step is that of one batch with all samples
+of the step, whatever the number of accumulated batches and processes. Statistics and pairs of a loss see the samples of one
+forward pass on all processes.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,9 @@ class ClassLossTrainer(Trainer):
 
     With a ``Trainer`` class of your own: ``class MyTrainer(ClassLossTrainer, YourTrainer)``.
 
+    Predictions, and so the metrics, are what the loss ranks classes by (``criterion.scores``): the logits of the model, cosines
+    at the scale of the loss, or minus the distances to the means of L-GM.
+
     Labels of -100 are left out. ``label_smoothing_factor`` is honoured where the loss takes probabilities as target. Evaluation
     does not change the state of the loss. Parameters of the loss are optimised without weight decay and not clipped.
 
@@ -43,8 +47,6 @@ class ClassLossTrainer(Trainer):
 
     def __init__(self, *args: Any, criterion: ClassLoss, layer: str | None = None, **kwargs: Any) -> None:
         criteria.check_criterion(criterion, "Hugging Face's Trainer")
-        if kwargs.get("compute_metrics") is not None:
-            criteria.check_ranking(criterion, "Hugging Face's Trainer")
         if kwargs.get("compute_loss_func") is not None:
             raise InputError("compute_loss_func cannot be combined with criterion; give one of them")
         self._layer = layer
@@ -68,20 +70,55 @@ class ClassLossTrainer(Trainer):
         if "labels" not in inputs:
             raise InputError(f"the batch must hold 'labels' for {self.criterion.name}, got {', '.join(inputs)}")
         self.criterion.train(model.training)
+        with self._recording():
+            found = super().compute_loss(model, inputs, *args, **kwargs)
+        if isinstance(found, tuple) and isinstance(found[1], Tensor):  # Trainer would take its first row for the loss
+            return found[0], {"logits": found[1]}
+        return found
+
+    def prediction_step(self, *args: Any, **kwargs: Any) -> tuple[Tensor | None, Any, Any]:
+        """Loss, predictions and labels of a batch; predictions are what the loss ranks classes by."""
+        with self._recording(), torch.no_grad():
+            loss, outputs, labels = super().prediction_step(*args, **kwargs)
+            if outputs is None:
+                return loss, None, labels
+            logits, *others = outputs if isinstance(outputs, (tuple, list)) else (outputs,)  # perhaps hidden states
+            logits = (
+                logits[None] if logits.dim() == 1 else logits
+            )  # Trainer takes one row of a tensor for a tuple of one
+            scores = self.criterion.scores(logits, self._features(logits))
+        return loss, (scores, *others) if others else scores, labels
+
+    @contextlib.contextmanager
+    def _recording(self) -> Iterator[None]:
+        """Record the features of the forward pass in this block; of two blocks, one inside the other, the one that runs it."""
         if self._tap is None or self._tap.model is not self.model:  # model_init makes a new model for each training
             self._tap = criteria.tap(self.criterion, self.model, self._layer)
         with contextlib.ExitStack() as stack:
             self._calls = [] if self._tap is None else stack.enter_context(self._tap.listening())
-            return super().compute_loss(model, inputs, *args, **kwargs)
+            yield
+
+    def _features(self, logits: Tensor) -> Tensor | None:
+        return None if self._tap is None else self._tap.features_of(self._calls, logits)
 
     def _loss(self, outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
         logits = logits_of(outputs)
-        features = None if self._tap is None else self._tap.features_of(self._calls, logits)
-        loss: Tensor = self.criterion(logits, labels, features=features)
+        loss: Tensor = self.criterion(logits, labels, features=self._features(logits))
         if num_items_in_batch is not None:  # in all batches of the step; Trainer itself undoes the mean over processes
-            return torch.mul(loss, labels.ne(IGNORED).sum() / num_items_in_batch)
+            return torch.mul(loss, self.criterion.divisor(labels) / num_items_in_batch)
         steps = getattr(self, "current_gradient_accumulation_steps", self.args.gradient_accumulation_steps)
         return loss / steps if self.criterion.training else loss
+
+    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Tensor | None:
+        """What the mean over all samples of a step divides by; ``Trainer`` counts labels, which is not that for class weights."""
+        labels = [batch["labels"].to(device) for batch in batch_samples if batch.get("labels") is not None]
+        if not labels:
+            return None
+        total = torch.stack([self.criterion.divisor(part) for part in labels]).sum()
+        if self.args.average_tokens_across_devices and self.args.world_size > 1:
+            total = self.accelerator.gather(total).sum()
+        replicas: int = self.get_tp_size() * self.get_cp_size() * self.get_sp_size()
+        return torch.div(total, replicas)
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
         """The optimizer of ``Trainer``, with the parameters of the loss in a group of their own."""

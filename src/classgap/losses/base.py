@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Self, get_args
 
 import torch
 from torch import Tensor, nn
@@ -116,6 +116,18 @@ class ClassLoss(nn.Module):
     def from_counts(cls, class_counts: Sequence[float] | Tensor, **params: Any) -> ClassLoss:
         """The loss for a training set with these class counts."""
         return cls(len(class_counts), class_counts=class_counts, **params)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Statistics, counts and class weights stay in float32 in ``loss.half()``: sums of squares overflow float16."""
+        before = dict(self.named_buffers())
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, buffer in before.items():
+            owner, _, key = name.rpartition(".")
+            module, now = self.get_submodule(owner), self.get_buffer(name)
+            narrowed = buffer.is_floating_point() and now.dtype.itemsize < min(4, buffer.dtype.itemsize)
+            if narrowed and not isinstance(module, nn.modules.batchnorm._NormBase):
+                setattr(module, key, buffer.to(now.device))
+        return self
 
     @property
     def name(self) -> str:
@@ -230,11 +242,19 @@ class ClassLoss(nn.Module):
             return in_all_rows(losses, keep)
         if self.reduction == "sum":
             return losses.sum()
-        assert self.class_weight is not None
-        if hard.dim() == 2:
-            return losses.sum() / len(batch)
-        total = self.class_weight[hard].sum()
-        return losses.sum() / total.clamp_min(_TINY)  # the weights of these classes may all be 0
+        return losses.sum() / self.divisor(hard).clamp_min(_TINY)  # the weights of these classes may all be 0
+
+    def divisor(self, target: Tensor) -> Tensor:
+        """What ``"mean"`` divides the sum over samples by: their number, or the sum of the weights of their labels.
+
+        Samples with the label ``ignore_index`` do not count. With several batches per step, ``loss * divisor / (sum of the
+        divisors)`` of each batch adds up to the loss of all their samples, for losses that are a mean over samples.
+        """
+        if target.dim() == 1 and self.ignore_index is not None and not torch.compiler.is_compiling():
+            target = target[target != self.ignore_index]
+        if target.dim() == 1 and self.class_weight is not None:
+            return self.class_weight[target.long().clamp(0, self.num_classes - 1)].sum()  # forward refuses other labels
+        return torch.tensor(float(len(target)), device=target.device)
 
     def _nothing(self, loss: Tensor, batch: LossBatch, keep: Tensor | None) -> Tensor:
         """The loss of no samples: a scalar, or zeros for all rows that were left out."""

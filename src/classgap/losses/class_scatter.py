@@ -98,6 +98,7 @@ def _by_tables(
     rows: Tensor, target: Tensor, class_weight: Tensor | None, column_weight: Tensor | None, across_ranks: bool
 ) -> Tensor:
     """The same with shapes that do not depend on the labels, and over ranks."""
+    target = target.contiguous()  # searchsorted warns otherwise
     values, labels = rows.detach(), target
     if across_ranks:
         values, labels = gather_rows(values), gather_rows(labels)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, Unpack
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor
@@ -94,13 +94,6 @@ class SeesawLoss(ClassLoss):
             )
         self.counts = counts
         self.register_buffer("seen_counts", torch.zeros(num_classes))
-
-    def _apply(self, fn: Any, recurse: bool = True) -> SeesawLoss:
-        """Counts keep their precision in ``loss.half()``: in bfloat16 they would stop at 256."""
-        counts = self.seen_counts
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self.seen_counts = counts.to(self.seen_counts.device)
-        return self
 
     @torch.no_grad()
     def update_from_labels(self, target: Tensor) -> None:

@@ -104,9 +104,13 @@ def check_target(target: Tensor, num_samples: int, num_classes: int, *, soft_all
     if values_are_cheap(target) and num_samples:
         smallest, worst = float(target.min()), float((target.sum(1) - 1).abs().max())
         if not (smallest >= 0 and worst < 1e-2):
+            several = bool(((target == 0) | (target == 1)).all())
+            advice = (
+                "several labels per sample need a loss for multi-label data" if several else "divide by the row sum"
+            )
             raise InputError(
                 f"target probabilities must be >= 0 and sum to 1 in each row, got a minimum of {smallest:.3g} and a row sum "
-                f"off by {worst:.3g}; divide by the row sum"
+                f"off by {worst:.3g}; {advice}"
             )
 
 

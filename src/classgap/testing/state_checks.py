@@ -110,6 +110,17 @@ def check_state_is_copied(spec: Method) -> None:
     assert not found.unexpected_keys
 
 
+def check_state_keeps_its_precision(spec: Method) -> None:
+    """``loss.half()`` converts parameters and normalisation layers only: sums overflow float16, counts stop in bfloat16."""
+    criterion = warmed(spec)
+    for dtype in (torch.float16, torch.bfloat16):
+        narrow = copy.deepcopy(criterion).to(dtype)
+        for path, module in narrow.named_modules():
+            if not isinstance(module, torch.nn.modules.batchnorm._NormBase):
+                for name, buffer in module.named_buffers(recurse=False):
+                    assert torch.equal(buffer, criterion.get_submodule(path).get_buffer(name)), f"{path}.{name}"
+
+
 def check_ignored_samples(spec: Method) -> None:
     """A sample with the label -100 leaves value, gradients and state as they are without it; only such samples give 0."""
     ignoring = warmed(spec)

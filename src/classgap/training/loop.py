@@ -204,10 +204,10 @@ class Trainer(RunState):
 
         Gradients of processes are averaged, hence the last factor. A loss with class weights divides by their sum.
         """
-        weights, world = self.criterion.class_weight, self.fabric.world_size
-        if weights is None or batch.y.dim() != 1 or not self.criterion.has_sample_losses:
+        world = self.fabric.world_size
+        if self.criterion.class_weight is None or batch.y.dim() != 1 or not self.criterion.has_sample_losses:
             return [len(piece.y) * world / batch.total for piece in pieces]
-        sums = torch.stack([weights[piece.y].sum() for piece in pieces])
+        sums = torch.stack([self.criterion.divisor(piece.y) for piece in pieces])
         total = all_reduce_sum(sums.sum())[0]
         return (sums * (world / total.clamp_min(1e-30))).tolist()
 
