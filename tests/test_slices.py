@@ -270,4 +270,5 @@ def test_the_worst_cell_of_several_columns_may_be_in_each_of_them():
         assert slices.worst.value == min(e.value for e in columns)
         assert slices.worst.low == min(e.low for e in columns)
         assert slices.worst.high == min(e.high for e in columns)
-    assert columns[1].value > columns[0].value and columns[1].low < columns[0].low
+    assert columns[1].value > columns[0].value
+    assert columns[1].low < columns[0].low

@@ -175,8 +175,8 @@ class PostHocMethod(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "classes_")
         if self.scores_kind_ == "probabilities" and not self._ignores_shifts():
             raise InputError(
-                f"{type(self).__name__} was fitted on probabilities and scales their logarithms differently for each class, which a "
-                "linear layer cannot do; fit it on the logits of the layer"
+                f"{type(self).__name__} was fitted on probabilities and scales their logarithms differently for each class, "
+                "which a linear layer cannot do; fit it on the logits of the layer"
             )
         if hasattr(weight, "weight"):
             return self._fold_layer(weight)
