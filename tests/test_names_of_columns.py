@@ -190,3 +190,21 @@ def test_labels_are_the_names_of_score_columns_with_decimals(names: list[str], s
 def test_many_codes_with_zeros_in_front_are_classes() -> None:
     codes = [f"{k:04d}" for k in range(60)]
     assert audit(codes, codes).classes == tuple(codes)
+
+
+@pytest.mark.parametrize("kind", [int, float])
+def test_training_counts_follow_the_names_of_shuffled_score_columns(kind: type) -> None:
+    import pandas as pd
+
+    y = np.repeat([0, 1, 2], [30, 20, 10]).astype(kind)
+    scores = pd.DataFrame({kind(k): 1.0 * (y == k) for k in (2, 0, 1)})
+    table = pd.DataFrame({"label": y, **{f"p_{name}": column for name, column in scores.items()}})
+    counts = pd.Series(y).value_counts()  # its index is 0, 1, 2
+    for given in (counts, counts[::-1], counts.to_dict(), {0: 30, 1: 20, 2: 10}):
+        for found in (
+            audit(y, scores=scores, train_counts=given),
+            audit(table, columns=Columns(scores="p_"), train_counts=given),
+        ):
+            assert found.per_class["train_count"].tolist() == found.per_class["support"].tolist()
+    in_class_order = audit(y, scores=scores, train_counts=pd.Series([5, 6, 7]))
+    assert in_class_order.per_class["train_count"].tolist() == [5, 6, 7]

@@ -345,3 +345,12 @@ def test_a_method_fitted_on_probabilities_is_folded_only_where_a_layer_can_hold_
         weight, bias = method.fold(task.weight, task.bias)
         folded = (task.features @ weight.T + bias).argmax(axis=1)
         assert (folded == method.predict(probabilities, features=task.features)).mean() > 0.999
+
+
+def test_probabilities_in_half_precision_may_be_zero() -> None:
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 90)
+    probabilities = softmax(20 * (np.eye(3)[y] + rng.normal(size=(90, 3))), axis=1).astype(np.float16)
+    assert (probabilities == 0).any()
+    assert np.isfinite(TemperatureScaling().fit(probabilities, y).transform(probabilities)).all()
+    assert fix(y, scores=probabilities, folds=2).candidates
