@@ -228,9 +228,9 @@ def _metrics(
     by_run = _metrics_of_runs(cells, remainder)
     found = metric_changes(cells, n_boot=n_boot, confidence=confidence, rng=rng, remainder=remainder)
     for name, change in found.items():
-        levels = [change.before, change.after]
+        levels = change.before, change.after
         if cells.paired_once and confidence == sides[0][0].confidence == sides[1][0].confidence:
-            reported = [side[0].metrics[name] for side in sides]
+            reported = sides[0][0].metrics[name], sides[1][0].metrics[name]
             if np.allclose([e.value for e in reported], by_run[name], equal_nan=True):
                 levels = reported
         changes[name] = Change(*levels, change.delta.at(confidence), *_run_stds(by_run[name], cells))
