@@ -111,6 +111,21 @@ def test_areas_match_scikit_learn():
     assert set(report.ranking.curves) == set(range(4))
 
 
+@pytest.mark.parametrize("scale", [1, 20, 1000])
+def test_areas_of_logits_are_not_rounded_to_probabilities_of_0_and_1(scale):
+    rng = np.random.default_rng(3)
+    y = rng.integers(0, 3, 300)
+    logits = scale * (rng.normal(size=(300, 3)) + np.eye(3)[y])
+    one = logits[:, 1] - logits[:, 0]
+    binary = audit(y > 0, scores=one)
+    assert binary.per_class["auc"][1] == pytest.approx(roc_auc_score(y > 0, one))
+    assert binary.per_class["average_precision"][1] == pytest.approx(average_precision_score(y > 0, one))
+    found = audit(y, scores=logits)
+    for k in range(3):
+        others = np.logaddexp(*np.delete(logits, k, axis=1).T)
+        assert found.per_class["auc"][k] == pytest.approx(roc_auc_score(y == k, logits[:, k] - others))
+
+
 def coverage(draw, sizes, rounds, seed=0):
     """Share of the intervals of both areas that hold the value of very many samples."""
     rng = np.random.default_rng(seed)

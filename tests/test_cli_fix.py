@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 from safetensors.numpy import load_file
+from scipy.special import softmax
 
 from classgap.cli import main
 from classgap.posthoc import fix, load
@@ -116,3 +117,26 @@ def test_help_teaches(run: Run) -> None:
     assert code == 0
     for word in ("NOT", "hard_if_overall_holds", "classgap.posthoc.load", "head.safetensors"):
         assert word in printed
+
+
+@pytest.mark.parametrize("stored", ["logits", "probabilities", "scaled"])
+def test_a_layer_is_written_only_if_it_predicts_as_the_method(
+    run: Run, task: Task, tmp_path: Path, stored: str
+) -> None:
+    file, out = tmp_path / "val.npz", tmp_path / "fixed"
+    logits = task.features @ task.weight.T + task.bias
+    scores = {"logits": logits, "probabilities": softmax(logits, axis=1), "scaled": 4 * logits}[stored]
+    layer = {"features": task.features, "weight": task.weight, "bias": task.bias}
+    np.savez(file, scores=scores, y_true=task.y, train_counts=task.counts, **layer)
+    code, printed, error = run("fix", file, "--out", out, "--folds", 2, "--rule", "best_hard")
+    assert code == 0, error
+    path = out / "head.safetensors"
+    note = "head.safetensors is not written" in " ".join(printed.split())
+    assert path.exists() is not note
+    assert ("head.safetensors is not written" in (out / "methods.md").read_text()) is note
+    if path.exists():
+        head = load_file(path)
+        after = pl.read_csv(out / "predictions.csv")["after"].to_numpy()
+        assert ((task.features @ head["weight"].T + head["bias"]).argmax(1) == after).mean() > 0.99
+    else:
+        assert stored == "scaled"

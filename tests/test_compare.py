@@ -317,6 +317,21 @@ def test_confidence_may_differ_from_the_reports():
     assert narrow.hard.before.high < wide.hard.before.high
 
 
+def test_before_after_and_delta_use_one_division_into_thirds():
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 5, 400)
+    said = [np.where(rng.random(400) < share, y, rng.integers(0, 5, 400)) for share in (0.7, 0.8)]
+    for of_reports in ("first", "last"):
+        reports = [audit(y, predicted, remainder=of_reports) for predicted in said]
+        for remainder in ("first", "last"):
+            found = compare(*reports, remainder=remainder, n_boot=100)
+            wanted = [audit(y, predicted, remainder=remainder) for predicted in said]
+            for name in ("easy", "medium", "hard"):
+                change = found.metrics[name]
+                assert change.before.value == pytest.approx(wanted[0].metrics[name].value)
+                assert change.delta.value == pytest.approx(change.after.value - change.before.value)
+
+
 def test_views():
     (before,), (after,) = pair(np.clip(ACCURACY + np.linspace(0, 0.35, 9), 0, 1))
     result = compare(before, after)

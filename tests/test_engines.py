@@ -234,3 +234,22 @@ def test_tables_of_different_engines_are_compared_by_their_rows() -> None:
     assert repr(found.metrics) == repr(compare(first, second, columns=ID).metrics)
     several = compare([first.lazy(), second.lazy()], [CONNECTION.from_arrow(second.to_arrow())], columns=ID)
     assert several.num_samples == 300
+
+
+@pytest.mark.parametrize("engine", BRIEFLY, indirect=True)
+def test_whole_ids_of_different_types_are_joined(engine: Engine) -> None:
+    first, second = two_tables()
+    numbers = pl.col("file").str.extract(r"(\d+)").cast(pl.Int64)
+    expected = compare(first, second, columns=ID)
+    for kind in (pl.Float64, pl.Int64):
+        stored = first.with_columns(file=numbers.cast(kind)), second.with_columns(file=numbers.cast(pl.String))
+        assert repr(compare(*map(engine, stored), columns=ID).metrics) == repr(expected.metrics)
+
+
+def test_tables_of_two_connections_are_compared_by_their_rows() -> None:
+    import duckdb
+
+    first, second = two_tables()
+    other = duckdb.connect()
+    found = compare(CONNECTION.from_arrow(first.to_arrow()), other.from_arrow(second.to_arrow()), columns=ID)
+    assert repr(found.metrics) == repr(compare(first, second, columns=ID).metrics)

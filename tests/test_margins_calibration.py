@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 import pytest
 
-from classgap import arrays
+from classgap import arrays, audit
 from classgap.checks import InputError
 from classgap.measure.diagnostics import calibration, margins
 from reference import geometry as reference
@@ -115,6 +116,24 @@ def test_ece_matches_loop_reference(bins):
         assert found.classwise[k] == pytest.approx(reference.ece(p[:, k], y == k, bins))
         assert found.overconfidence[k] == pytest.approx(confidence[own].mean() - correct[own].mean())
     assert found.bin_counts.sum() == len(y)
+
+
+@pytest.mark.parametrize("sample", [None, 100])
+def test_log_loss_of_logits_is_not_rounded(sample):
+    rng = np.random.default_rng(0)
+    y, logits = rng.integers(0, 3, 200), 300 * rng.normal(size=(200, 3))
+    frame = pl.DataFrame({"label": y, **{f"logit_{k}": logits[:, k] for k in range(3)}}).lazy()
+    found = audit(frame, sample=sample)
+    losses = np.array([reference_loss(row, label) for row, label in zip(logits, y, strict=True)])
+    assert losses.max() > 500  # the probability is below every number of single precision
+    assert found.calibration.summary()["log_loss"] == pytest.approx(losses.mean(), rel=1e-6)
+    expected = [losses[y == k].mean() for k in range(3)]
+    np.testing.assert_allclose(found.per_class["log_loss"], expected, rtol=1e-6)
+
+
+def reference_loss(row, label):
+    top = row.max()
+    return top + np.log(sum(np.exp(value - top) for value in row)) - row[label]
 
 
 def test_one_hot_and_right_is_perfectly_calibrated():

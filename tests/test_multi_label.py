@@ -471,3 +471,14 @@ def test_thresholds_take_the_columns_of_a_table_by_name() -> None:
     fitted = LabelThresholds().fit(scores, TRUE)
     assert fitted.labels_ == tuple("abcde")
     np.testing.assert_array_equal(fitted.predict(scores[list("edcba")]), fitted.predict(SCORES))
+
+
+def test_a_label_without_samples_has_no_precision_in_audit_and_comparison():
+    y = np.array([[1, 0], [0, 0], [1, 0]])
+    said = np.array([[1, 1], [0, 0], [1, 0]])
+    audited = audit_labels(y, said, label_names=["a", "b"]).per_label
+    found = [MultiLabelPredictions.from_arrays(y, said, label_names=["a", "b"]) for _ in range(2)]
+    compared = compare_labels(*found).per_label
+    assert np.isnan(audited["precision"][audited["name"] == "b"]).all()
+    for name in ("precision_before", "precision_after"):
+        assert np.isnan(compared[name][compared["name"] == "b"]).all()

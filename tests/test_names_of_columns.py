@@ -153,3 +153,58 @@ def test_tables_of_many_classes_are_read_by_name() -> None:
     table = pd.DataFrame(np.eye(3000, dtype=int), index=names, columns=names)
     found = Predictions.from_counts(table.iloc[::-1], names)
     assert found.confusion.correct.sum() == 3000
+
+
+@pytest.mark.parametrize("names", [["True", "False"], ["false", "true"]])
+def test_booleans_are_the_classes_true_and_false(names: list[str], tmp_path: Path) -> None:
+    truth, said = np.array([True, True, True, False]), np.array([True, True, False, False])
+    scores = {f"p_{name}": np.where(said == (name.lower() == "true"), 0.8, 0.2) for name in names}
+    table = pl.DataFrame({"label": truth, **scores})
+    table.write_parquet(tmp_path / "p.parquet")
+    for found in (
+        audit(str(tmp_path / "p.parquet"), columns=Columns(scores="p_")),
+        audit(table, columns=Columns(scores="p_")),
+        audit(truth, scores=np.column_stack(list(scores.values())), class_names=names),
+    ):
+        support = dict(zip(found.classes, found.per_class["support"].tolist(), strict=True))
+        assert {name.lower(): count for name, count in support.items()} == {"true": 3, "false": 1}
+        assert found.overall.value == 0.75
+    with_other_names = audit(truth, said, class_names=["no", "yes"])  # False is 0, True is 1
+    assert with_other_names.per_class["support"].tolist() == [1, 3]
+
+
+@pytest.mark.parametrize("names", [["2.0", "0.0", "1.0"], ["25.0", "7.0", "1.0"], ["-1.0", "1.0", "0.0"]])
+@pytest.mark.parametrize("stored", [float, int, str])
+def test_labels_are_the_names_of_score_columns_with_decimals(names: list[str], stored: type) -> None:
+    truth = [0, 0, 0, 1, 2]
+    labels = pl.Series([stored(float(names[k])) for k in truth])
+    table = pl.DataFrame(
+        {"label": labels, **{f"p_{name}": 1.0 * (np.array(truth) == k) for k, name in enumerate(names)}}
+    )
+    found = audit(table, columns=Columns(scores="p_"))
+    assert found.classes == tuple(names)
+    assert found.per_class["support"].tolist() == [3, 1, 1]
+    assert found.overall.value == 1
+
+
+def test_many_codes_with_zeros_in_front_are_classes() -> None:
+    codes = [f"{k:04d}" for k in range(60)]
+    assert audit(codes, codes).classes == tuple(codes)
+
+
+@pytest.mark.parametrize("kind", [int, float])
+def test_training_counts_follow_the_names_of_shuffled_score_columns(kind: type) -> None:
+    import pandas as pd
+
+    y = np.repeat([0, 1, 2], [30, 20, 10]).astype(kind)
+    scores = pd.DataFrame({kind(k): 1.0 * (y == k) for k in (2, 0, 1)})
+    table = pd.DataFrame({"label": y, **{f"p_{name}": column for name, column in scores.items()}})
+    counts = pd.Series(y).value_counts()  # its index is 0, 1, 2
+    for given in (counts, counts[::-1], counts.to_dict(), {0: 30, 1: 20, 2: 10}):
+        for found in (
+            audit(y, scores=scores, train_counts=given),
+            audit(table, columns=Columns(scores="p_"), train_counts=given),
+        ):
+            assert found.per_class["train_count"].tolist() == found.per_class["support"].tolist()
+    in_class_order = audit(y, scores=scores, train_counts=pd.Series([5, 6, 7]))
+    assert in_class_order.per_class["train_count"].tolist() == [5, 6, 7]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
@@ -331,3 +332,25 @@ def test_what_could_not_be_loaded_is_not_saved(wrong: np.ndarray, tmp_path: Path
     with pytest.raises(InputError, match="cannot be saved: offset_ must hold finite numbers for 2 classes"):
         save(method, tmp_path / "method")
     assert not (tmp_path / "method").exists()
+
+
+@pytest.mark.parametrize("name", FOLDABLE)
+def test_a_method_fitted_on_probabilities_is_folded_only_where_a_layer_can_hold_it(name: str, task: Task) -> None:
+    probabilities = softmax(task.scores.astype(np.float64), axis=1)
+    method = build(name).fit(probabilities, task.y, **task.context)
+    if name in ("marc", "lws", "vector_scaling", "matrix_scaling", "tau_norm"):
+        with pytest.raises(InputError, match="was fitted on probabilities"):
+            method.fold(task.weight, task.bias)
+    else:
+        weight, bias = method.fold(task.weight, task.bias)
+        folded = (task.features @ weight.T + bias).argmax(axis=1)
+        assert (folded == method.predict(probabilities, features=task.features)).mean() > 0.999
+
+
+def test_probabilities_in_half_precision_may_be_zero() -> None:
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 90)
+    probabilities = softmax(20 * (np.eye(3)[y] + rng.normal(size=(90, 3))), axis=1).astype(np.float16)
+    assert (probabilities == 0).any()
+    assert np.isfinite(TemperatureScaling().fit(probabilities, y).transform(probabilities)).all()
+    assert fix(y, scores=probabilities, folds=2).candidates

@@ -255,3 +255,20 @@ def test_the_table_of_extreme_cells_has_fishers_p_values():
     correct = rng.binomial(support, 0.6)
     table = _CellTable.of(correct, support)
     np.testing.assert_allclose(np.exp(-table.value[table.start + correct]), _cell_p_values(correct, support), rtol=1e-8)
+
+
+def test_the_worst_cell_of_several_columns_may_be_in_each_of_them():
+    y = np.zeros(240, dtype=int)
+    correct = np.arange(240) % 10 < 6
+    correct[:60] = np.arange(60) % 2 == 0  # 30 of 60
+    large = np.where(np.arange(240) < 60, "a", "b")
+    small = np.where((np.arange(240) >= 220) & (np.arange(240) < 232), "c", "d")  # few samples, a wide interval
+    pairs = [{"large": large, "small": small}, {"small": small, "large": large}]
+    found = [audit(y, np.where(correct, 0, 1), class_names=["x", "y"], by=by, n_boot=100).slices for by in pairs]
+    columns = [found[0][name].metrics["worst"] for name in ("large", "small")]
+    for slices in found:
+        assert slices.worst.value == min(e.value for e in columns)
+        assert slices.worst.low == min(e.low for e in columns)
+        assert slices.worst.high == min(e.high for e in columns)
+    assert columns[1].value > columns[0].value
+    assert columns[1].low < columns[0].low

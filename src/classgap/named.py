@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -20,10 +21,16 @@ def by_name(value: Any) -> Any:
 
 def _named_entries(value: Any) -> list[tuple[Any, Any]] | None:
     """The names and entries of a pandas Series; None for anything else, and for an index 0, 1, 2 …"""
-    if not hasattr(value, "iloc") or getattr(value, "ndim", 0) != 1:
+    found = _entries(value)
+    return None if found is None or [name for name, _ in found] == list(range(len(found))) else found
+
+
+def _entries(value: Any) -> list[tuple[Any, Any]] | None:
+    """The index and entries of a pandas Series; None for anything else, and for an index that only counts the entries."""
+    if not hasattr(value, "iloc") or getattr(value, "ndim", 0) != 1 or type(value.index).__name__ == "RangeIndex":
         return None
     index = [name[0] if isinstance(name, tuple) and len(name) == 1 else name for name in value.index]
-    return None if index == list(range(len(index))) else list(zip(index, value.tolist(), strict=True))
+    return list(zip(index, value.tolist(), strict=True))
 
 
 def index_name(name: Any) -> str:
@@ -33,19 +40,21 @@ def index_name(name: Any) -> str:
 
 
 def _names_among(found: Iterable[Any], known: set[str]) -> list[str]:
-    """Entries of a pandas index as names, spelled as those that are known."""
-    return [text if (text := printable(str(name))) in known else index_name(name) for name in found]
+    """Entries of a pandas index as names, spelled as those that are known: 2 is "2.0" if that is the known name."""
+    decimals = {name.partition(".")[0]: name for name in known if re.fullmatch(r"(0|-?[1-9][0-9]*)\.0+", name)}
+    names = [text if (text := printable(str(name))) in known else index_name(name) for name in found]
+    return [name if name in known else decimals.get(name, name) for name in names]
 
 
 def by_class(value: Any, classes: Sequence[str], *, positions: bool = False) -> Any:
     """A pandas Series that names the classes, or a mapping, as a dictionary by class; anything else as it is.
 
-    Whole numbers that are no names of classes are positions among them.
+    Whole numbers that are no names of classes are positions among them, and so is the index that pandas gives to a plain list.
 
     Args:
         positions: Numbers are positions also where they are names, since they are so among the labels.
     """
-    found = list(value.items()) if isinstance(value, Mapping) else _named_entries(value)
+    found = list(value.items()) if isinstance(value, Mapping) else _entries(value)
     if found is None:
         return value
     known, places = set(classes), {str(k): name for k, name in enumerate(classes)}

@@ -149,6 +149,8 @@ def fix(
             "note: no training counts given (--train-counts); the label counts in FILE are used instead", style="dim"
         )
     screen.print(result.verdict, style="bold")
+    if result.note:
+        screen.print(f"note: {result.note}")
     with working("writing"):
         result.save(out, source=title(parts))
     screen.print(f"Written to {out}", soft_wrap=True)

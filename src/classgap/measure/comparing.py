@@ -222,14 +222,17 @@ def _metrics(
     rng: np.random.Generator,
     remainder: Remainder,
 ) -> dict[str, Change]:
-    """Changes of all metrics; with one run per side, before and after are the reports' own estimates."""
+    """Changes of all metrics; with one run per side, before and after are the reports' own estimates, unless the thirds of the
+    reports are divided otherwise (``remainder``)."""
     changes = {}
     by_run = _metrics_of_runs(cells, remainder)
     found = metric_changes(cells, n_boot=n_boot, confidence=confidence, rng=rng, remainder=remainder)
     for name, change in found.items():
         levels = change.before, change.after
         if cells.paired_once and confidence == sides[0][0].confidence == sides[1][0].confidence:
-            levels = sides[0][0].metrics[name], sides[1][0].metrics[name]
+            reported = sides[0][0].metrics[name], sides[1][0].metrics[name]
+            if np.allclose([e.value for e in reported], by_run[name], equal_nan=True):
+                levels = reported
         changes[name] = Change(*levels, change.delta.at(confidence), *_run_stds(by_run[name], cells))
     return changes
 

@@ -45,15 +45,18 @@ def score_sections(samples: Predictions | None, num_classes: int, confidence: fl
         return sections
     if samples.scores is not None:
         kind: Any = samples.scores_kind
-        probabilities = samples.scores if kind == "probabilities" else calibration.softmax(samples.scores)
+        given = kind == "probabilities"
+        probabilities = samples.scores if given else calibration.softmax(samples.scores)
+        losses = None if given else calibration.losses_of(samples.scores, samples.y_true)
         sections["margins"] = margins.describe(samples.scores, samples.y_true, num_classes, kind=kind)
-        sections["calibration"] = calibration.describe(probabilities, samples.y_true)
+        sections["calibration"] = calibration.describe(probabilities, samples.y_true, losses=losses)
         rng = np.random.default_rng(seed)
         sections["prediction_sets"] = prediction_sets.describe(
             probabilities, samples.y_true, num_classes, confidence, rng
         )
         if samples.scores.size <= ranking.MAX_ENTRIES:
-            sections["ranking"] = ranking.describe(probabilities, samples.y_true, num_classes, confidence, _CURVES)
+            order = probabilities if given else ranking.log_odds(samples.scores)
+            sections["ranking"] = ranking.describe(order, samples.y_true, num_classes, confidence, _CURVES)
     if samples.features is not None:
         sections["geometry"] = geometry.describe(
             samples.features,

@@ -121,12 +121,11 @@ def _side(hits: NDArray[Any], size: NDArray[Any], confidence: float, rng: np.ran
 def _columns(found: MultiLabelPredictions, counts: LabelCounts, confidence: float) -> dict[str, NDArray[Any]]:
     support, said, hits = counts.support, counts.said, counts.hits
     rest = found.num_samples - support
-    recall, precision = divide(hits, support), divide(hits, np.where(support > 0, said, 0))
     specificity = divide(rest - (said - hits), rest)
     columns: dict[str, NDArray[Any]] = {"name": np.array(found.labels), "support": support, "predicted": said}
     for name, share, size in (
-        ("recall", recall, support),
-        ("precision", precision, said),
+        ("recall", counts.recall, support),
+        ("precision", counts.precision, said),
         ("specificity", specificity, rest),
     ):
         low, high = wilson(share, size, confidence)

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from classgap import checks
-from classgap.arrays import divide
 from classgap.measure.audit_report import Estimate
 from classgap.measure.comparison import Change, Verdict
 from classgap.measure.label_views import LabelViews, Table
@@ -205,8 +204,7 @@ def _columns(old: MultiLabelPredictions, new: MultiLabelPredictions, confidence:
     columns |= {"q_value": q_value, "significant": (q_value <= 1 - confidence) & excludes}
     for name, side in (("before", old), ("after", new)):
         counts = LabelCounts.gather(side.y_true, side.y_pred)
-        columns |= {f"recall_{name}": divide(counts.hits, counts.support),
-                    f"precision_{name}": divide(counts.hits, counts.said)}  # fmt: skip
+        columns |= {f"recall_{name}": counts.recall, f"precision_{name}": counts.precision}
     for name, side in (("before", old), ("after", new)):
         if side.thresholds is not None:
             columns[f"threshold_{name}"] = side.thresholds

@@ -11,7 +11,7 @@ import numpy as np
 from classgap.arrays import Float64s, Ints, divide, group_sums
 from classgap.checks import InputError
 from classgap.measure.diagnosing import top5_hits
-from classgap.measure.diagnostics.calibration import CalibrationSums, softmax
+from classgap.measure.diagnostics.calibration import CalibrationSums, losses_of, softmax
 from classgap.measure.diagnostics.margins import Margins, margins_of
 from classgap.predictions import Confusion, Predictions, SliceCounts
 from classgap.predictions.batches import Batches, KindChanged
@@ -142,7 +142,10 @@ def _pass(predictions: Predictions, batches: Batches, rows: int, seed: int, kind
         output.add(margins[0], y_true)
         logit.add(margins[1], y_true)
         negative += int((margins[1] < 0).sum())
-        calibration.add(scores if batch.scores_kind == "probabilities" else softmax(scores), y_true)
+        if batch.scores_kind == "probabilities":
+            calibration.add(scores, y_true, None)
+        else:
+            calibration.add(softmax(scores), y_true, losses_of(scores, y_true))
         hits += top5_hits(scores, y_true, number)
         if batches.table.columns.pred is not None and batches.threshold is None:
             differing += int((scores.argmax(axis=1) != batch.y_pred).sum())

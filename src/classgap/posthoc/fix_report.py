@@ -41,6 +41,9 @@ WRITTEN = (
     "report.html",
 )
 
+# Share of the samples that a folded layer may predict otherwise, because scores and features are rounded.
+_ROUNDING = 0.01
+
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
@@ -118,6 +121,24 @@ class FixReport:
         return replace(self.before, scores=scores, scores_kind="logits", y_pred=scores.argmax(axis=1), **layer)  # type: ignore[arg-type]
 
     @property
+    def head(self) -> tuple[Array, Array]:
+        """The corrected last layer ``(weight, bias)``; an error says why there is none."""
+        before = self.before
+        if before.weight is None or before.features is None:
+            raise InputError(
+                "the predictions hold no last layer; fix needs features and the weight of the layer for it"
+            )
+        weight, bias = self.method.fold(before.weight, before.bias)
+        other = float(((before.features @ weight.T + bias).argmax(axis=1) != self.after.y_pred).mean())
+        if other > _ROUNDING:
+            raise InputError(
+                f"the corrected layer would predict another class than {self.chosen} for {other:.0%} of the samples, because the "
+                "scores are not those of the layer (features · weight + bias); use the method on the scores, or fit it on the "
+                "scores of the layer"
+            )
+        return weight, bias
+
+    @property
     def prediction_sets(self) -> PredictionSets:
         """Sets that hold the true class in 90 % of the samples of every class, for ``method.transform(scores)`` if the method
         :attr:`helps`, otherwise, and with costs, for the given scores. The thresholds come from the samples set aside.
@@ -154,6 +175,17 @@ class FixReport:
         """Whether a method helps, and how much, as text."""
         return _verdict(self)
 
+    @property
+    def note(self) -> str:
+        """Why no ``head.safetensors`` is written although the predictions hold the last layer; otherwise empty."""
+        if not self.helps or self.before.weight is None:
+            return ""
+        try:
+            _ = self.head
+        except InputError as error:
+            return f"head.safetensors is not written: {error}."
+        return ""
+
     def rows(self) -> list[tuple[str, ...]]:
         """One row of text cells per method, with the columns ``COLUMNS``."""
         return _rows(self)
@@ -176,6 +208,7 @@ class FixReport:
             "",
             self.verdict,
             "",
+            *([note, ""] if (note := self.note) else []),
             *(f"Not fitted: {name} ({reason})." for name, reason in self.skipped.items()),
         ]
         return "\n".join(lines) + "\n"
@@ -195,6 +228,8 @@ class FixReport:
 
 
 def _write(result: FixReport, folder: Path, source: str) -> None:
+    from safetensors.numpy import save as as_safetensors
+
     from classgap.measure.render.folder import write_report
     from classgap.posthoc.figure import frontier
 
@@ -207,7 +242,9 @@ def _write(result: FixReport, folder: Path, source: str) -> None:
     if result.helps:
         _write_predictions(result, folder / "predictions.csv")
         save(result.method, folder / "method")
-        _write_head(result, folder / "head.safetensors")
+        if result.before.weight is not None and not result.note:
+            layer = dict(zip(("weight", "bias"), map(np.ascontiguousarray, result.head), strict=True))
+            write(folder / "head.safetensors", as_safetensors(layer))
 
 
 def _write_predictions(result: FixReport, path: Path) -> None:
@@ -220,19 +257,6 @@ def _write_predictions(result: FixReport, path: Path) -> None:
     table |= {} if before.ids is None else {"id": before.ids}
     table |= {"before": names[before.scores.argmax(axis=1)], "after": names[result.after.y_pred]}
     write_table({name: column.tolist() for name, column in table.items()}, path)
-
-
-def _write_head(result: FixReport, path: Path) -> None:
-    """Write the corrected last layer, if the predictions hold one and the method can be folded into it."""
-    from safetensors.numpy import save as as_safetensors
-
-    if result.before.weight is None:
-        return
-    try:
-        weight, bias = result.method.fold(result.before.weight, result.before.bias)
-    except InputError:
-        return  # the correction of DisAlign differs between samples
-    write(path, as_safetensors({"weight": np.ascontiguousarray(weight), "bias": np.ascontiguousarray(bias)}))
 
 
 def _verdict(result: FixReport) -> str:

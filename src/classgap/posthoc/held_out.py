@@ -47,7 +47,7 @@ def as_logits(scores: Array, kind: ScoreKind) -> Array:
     it: their probability is 0 all the same, and fits do not overflow.
     """
     if kind == "probabilities":
-        return np.log(np.maximum(scores, 1e-12))
+        return np.log(np.maximum(_at_least_single(scores), 1e-12))
     smallest, largest = float(scores.min()), float(scores.max())
     if largest - smallest <= _RANGE and max(abs(smallest), abs(largest)) <= _LARGEST:
         return scores

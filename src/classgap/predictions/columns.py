@@ -71,7 +71,7 @@ class Found:
     def named_by_numbers(self) -> bool:
         """Whether numbers are names of score columns (1, 2, 10), so that numbers among the labels are names."""
         names = self.spelled or []
-        return any(re.fullmatch(r"0|[1-9][0-9]*", name) for name in names) and not _counted_up(names)
+        return any(re.fullmatch(r"(0|-?[1-9][0-9]*)(\.0+)?", name) for name in names) and not _counted_up(names)
 
 
 def find_columns(available: Sequence[str], columns: Columns, place: str) -> Found:

@@ -260,7 +260,7 @@ def _id_of_one_type(column: Any, kinds: Sequence[Any]) -> Any:
     if all(numbers) and any(kind.is_float() for kind in kinds):
         return column.cast(nw.Float64)
     text = column.cast(nw.String)
-    return text.str.replace(r"\.0$", "") if any(numbers) and not all(numbers) else text
+    return text.str.replace_all(r"\.0$", "") if any(numbers) and not all(numbers) else text
 
 
 def _ids_differ(before: Table, after: Table) -> InputError:

@@ -79,7 +79,8 @@ def count_two(
 ) -> tuple[Predictions, Predictions, Ints] | None:
     """Confusion counts of two tables (files or frames), and per class the ``(2, 2)`` table of (correct before, correct after).
 
-    None if rows must be read: the predictions are scores or arrays, are in memory already, or are in different engines.
+    None if rows must be read: the predictions are scores or arrays, are in memory already, or are in different engines or
+    connections.
     """
     from classgap.predictions.counting import count_both
     from classgap.predictions.tables import is_frame, open_table
@@ -98,7 +99,12 @@ def count_two(
     if one.in_memory or other.in_memory or one.engine != other.engine or not (one.comparable and other.comparable):
         return None
     with readable(before if isinstance(before, (str, Path)) else "the table"):
-        return count_both(one, other, class_names)
+        try:
+            return count_both(one, other, class_names)
+        except Exception as error:
+            if "different connections" in str(error):  # DuckDB joins only the tables of one connection
+                return None
+            raise
 
 
 def _open(source: Files, columns: Columns) -> Table:

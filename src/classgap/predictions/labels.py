@@ -201,6 +201,8 @@ def _canonical(title: str, values: NDArray[Any], names: Sequence[str]) -> list[A
                 f"{title} must hold class labels, got the fraction {odd:g}; check that it is not a column of scores"
             )
         return [int(v) for v in values]
+    if values.dtype.kind == "b" and (flags := _flags_among(names)) is not None:
+        return [flags[bool(v)] for v in values]
     if values.dtype.kind in "iub":
         return [int(v) for v in values]
     texts = [_text(title, v) for v in values]
@@ -213,12 +215,19 @@ def _canonical(title: str, values: NDArray[Any], names: Sequence[str]) -> list[A
     if 0 < len(known) < len(texts) and all(NUMBER.fullmatch(text) for text in known):
         missing = next(text for text in texts if text not in known)
         raise InputError(f"{title} has rows without a label ({missing!r} among numbers); remove or label them")
-    if len(texts) > _MANY_FRACTIONS and all(NUMBER.fullmatch(t) for t in texts):
+    if len(texts) > _MANY_FRACTIONS and all(NUMBER.fullmatch(t) for t in texts) and any("." in t for t in texts):
         raise InputError(
             f"{title} holds {len(texts)} different decimal numbers (e.g. {texts[0]}), not class labels; check that it is not a "
             "column of scores or the target of a regression"
         )
     return texts
+
+
+def _flags_among(names: Sequence[str]) -> dict[bool, str] | None:
+    """The names that are true and false, in any case; None if they are not among the names, or more than once."""
+    found = {name.lower() == "true": name for name in names if name.lower() in ("false", "true")}
+    spelled = [name for name in names if name.lower() in ("false", "true")]
+    return found if len(spelled) == len(found) == 2 else None
 
 
 def _text(title: str, label: Any) -> str:
@@ -321,27 +330,35 @@ def _index_by_name(
 ) -> tuple[list[dict[Any, int]], tuple[str, ...]]:
     """Index of every label in each column, and a note if numbers can be read in two ways."""
     by_name = {name: k for k, name in enumerate(names)}
+    by_number = {number: k for k, number in enumerate(_without_decimals(names))}
     numeric: list[_Numbers] = []
     for (title, values), column in zip(distinct, labels, strict=True):
+        known_names = by_number if _is_numeric(column) else by_name
         for label in column:
-            if (only_names or isinstance(label, str)) and str(label) not in by_name:
+            if (only_names or isinstance(label, str)) and str(label) not in known_names:
                 known = ", ".join(map(repr, names[:8])) + (" …" if len(names) > 8 else "")
                 raise InputError(f"{title} has the label {label!r}, which is not among the class names ({known})")
         if _is_numeric(column):
             numeric.append(_Numbers(title, column, values.dtype.kind not in "iubf" and not numbered))
     text = any(column.text for column in numeric) or len(numeric) < len(labels)
-    reading = True if only_names else _reading(numeric, by_name, text=text)
+    reading = True if only_names else _reading(numeric, by_number, text=text)
     as_names = {
-        column.title: _reading_of_some(numeric, column.text, by_name, option) if reading is None else reading
+        column.title: _reading_of_some(numeric, column.text, by_number, option) if reading is None else reading
         for column in numeric
     }
     indices = [
-        {n: by_name[str(n)] if as_names[title] else n for n in column} if _is_numeric(column) else by_name
+        {n: by_number[str(n)] if as_names[title] else n for n in column} if _is_numeric(column) else by_name
         for (title, _), column in zip(distinct, labels, strict=True)
     ]
-    if only_names or (reading is not None and not all(column.fits_both(by_name) for column in numeric)):
+    if only_names or (reading is not None and not all(column.fits_both(by_number) for column in numeric)):
         return indices, ()  # only one reading was possible
-    return indices, tuple(_note(column, as_names[column.title]) for column in numeric if column.is_unclear(by_name))
+    return indices, tuple(_note(column, as_names[column.title]) for column in numeric if column.is_unclear(by_number))
+
+
+def _without_decimals(names: Sequence[str]) -> list[str]:
+    """The names, with 25.0 as 25, the spelling of a label that is a whole number, unless that is another name."""
+    short = [name.partition(".")[0] if _is_number(name, None) else name for name in names]
+    return short if len(set(short)) == len(names) else list(names)
 
 
 @dataclass(frozen=True)

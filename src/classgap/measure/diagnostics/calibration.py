@@ -24,8 +24,9 @@ class Calibration:
         overconfidence: ``(K,)`` mean confidence minus accuracy over the samples of class k.
         edges: ``(bins + 1,)`` equal-width edges; bin b holds confidences in ``(edges[b], edges[b + 1]]``.
         bin_counts, bin_accuracy, bin_confidence: ``(bins,)`` the reliability diagram.
-        log_loss: ``(K,)`` mean negative logarithm of the probability of the true class, over the samples of class k;
-            probabilities of 0 are read as the smallest normal number of their type.
+        log_loss: ``(K,)`` mean negative logarithm of the probability of the true class, over the samples of class k; from
+            logits without rounding to probabilities. Given probabilities of 0 are read as the smallest normal number of their
+            type.
         brier: ``(K,)`` mean squared distance of the probabilities from the true class, 0 to 2, over the samples of class k.
         support: ``(K,)`` samples of each class.
     """
@@ -65,11 +66,13 @@ class Calibration:
         }
 
 
-def describe(probabilities: Floats, y_true: Ints, *, bins: int = 15) -> Calibration:
+def describe(probabilities: Floats, y_true: Ints, *, losses: Float64s | None = None, bins: int = 15) -> Calibration:
     """Calibration of ``probabilities`` (``(n, K)``, rows sum to 1), computed in blocks of rows.
 
     ECE is biased upwards for few samples; compare classes with similar numbers of samples.
 
+    Args:
+        losses: ``(n,)`` log-loss of every sample where it is known from logits (:func:`losses_of`).
     Example:
         >>> import numpy as np
         >>> describe(np.eye(3), np.arange(3)).ece
@@ -81,7 +84,7 @@ def describe(probabilities: Floats, y_true: Ints, *, bins: int = 15) -> Calibrat
     y_true = checks.class_indices("y_true", y_true, num_classes, rows=len(probabilities))
     probabilities = checks.probabilities("probabilities", probabilities)
     sums = CalibrationSums(num_classes, bins)
-    confidence, correct = sums.add(probabilities, y_true)
+    confidence, correct = sums.add(probabilities, y_true, losses)
     return sums.result(expected_calibration_error(confidence, correct, bins=bins, adaptive=True))
 
 
@@ -94,8 +97,9 @@ class CalibrationSums:
         self.columns = _Bins(*np.zeros((3, num_classes * bins)))
         self.log_loss, self.brier = np.zeros(num_classes), np.zeros(num_classes)
 
-    def add(self, probabilities: Floats, y_true: Ints) -> tuple[Float64s, Float64s]:
-        """Add samples; returns the confidence of each, and 1 where the class with the highest probability is right."""
+    def add(self, probabilities: Floats, y_true: Ints, losses: Float64s | None) -> tuple[Float64s, Float64s]:
+        """Add samples, with their ``losses`` if these are known from logits; returns the confidence of each sample, and 1 where
+        the class with the highest probability is right."""
         confidence, correct = _top_label(probabilities, y_true)
         place = y_true * self.bins + _equal_width(confidence, self.bins)
         self.per_class += _Bins.gather(place, confidence, correct, len(self.per_class.counts))
@@ -104,7 +108,8 @@ class CalibrationSums:
             values, labels = probabilities[block].astype(np.float64), y_true[block]
             own = values[np.arange(len(values)), labels]
             self.columns += _column_bins(values, labels, self.bins)
-            self.log_loss += group_sums(-np.log(np.maximum(own, tiny)), labels, self.num_classes)
+            loss = -np.log(np.maximum(own, tiny)) if losses is None else losses[block]
+            self.log_loss += group_sums(loss, labels, self.num_classes)
             self.brier += group_sums((values**2).sum(axis=1) - 2 * own + 1, labels, self.num_classes)
         return confidence, correct
 
@@ -153,6 +158,21 @@ def softmax(logits: Floats) -> Floats:
         values = logits[block].astype(np.float64)
         np.exp(values - values.max(axis=1, keepdims=True), out=values)
         result[block] = values / values.sum(axis=1, keepdims=True)
+    return result
+
+
+def losses_of(logits: Floats, y_true: Ints) -> Float64s:
+    """Log-loss of every sample, also where the probability of its class is too small for a floating-point number.
+
+    Example:
+        >>> losses_of(np.array([[0.0, 500.0]]), np.array([0])).tolist()
+        [500.0]
+    """
+    result = np.empty(len(logits))
+    for block in row_blocks(*logits.shape):
+        values = logits[block].astype(np.float64)
+        values -= values.max(axis=1, keepdims=True)
+        result[block] = np.log(np.exp(values).sum(axis=1)) - values[np.arange(len(values)), y_true[block]]
     return result
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap.arrays import Float64s, Ints, divide
+from classgap.arrays import Float64s, Floats, Ints, divide, row_blocks
 from classgap.measure.statistics.intervals import wilson, z_value
 
 MAX_ENTRIES = 200_000_000  # samples × classes that are sorted; more would take minutes
@@ -51,15 +51,42 @@ class Ranking:
         }
 
 
-def describe(probabilities: NDArray[Any], y_true: Ints, num_classes: int, confidence: float, shown: int) -> Ranking:
-    """Both areas of every class, and the curves of the ``shown`` classes with the lowest average precision."""
+def log_odds(logits: Floats) -> Floats:
+    """``log(p / (1 - p))`` of every class, as float32: in the order of the probabilities, but without their rounding to 0 and 1.
+
+    Example:
+        >>> log_odds(np.array([[0.0, 30.0], [0.0, 40.0]])).tolist()
+        [[-30.0, 30.0], [-40.0, 40.0]]
+    """
+    result = np.empty(logits.shape, np.float32)
+    for block in row_blocks(*logits.shape):
+        values = logits[block].astype(np.float64)
+        rows, top = np.arange(len(values)), values.argmax(axis=1)
+        values -= values[rows, top][:, None]
+        share = np.exp(values)
+        share[rows, top] = 0
+        odds = values - np.log1p(share.sum(axis=1, keepdims=True) - share)
+        values[rows, top] = -np.inf
+        second = values.max(axis=1, keepdims=True)
+        odds[rows, top] = -second[:, 0] - np.log(np.exp(values - second).sum(axis=1))
+        with np.errstate(over="ignore"):  # beyond float32: infinite
+            result[block] = odds
+    return result
+
+
+def describe(scores: NDArray[Any], y_true: Ints, num_classes: int, confidence: float, shown: int) -> Ranking:
+    """Both areas of every class, and the curves of the ``shown`` classes with the lowest average precision.
+
+    Args:
+        scores: ``(n, K)`` probabilities, or :func:`log_odds` of logits; only their order within a column counts.
+    """
     support = np.bincount(y_true, minlength=num_classes)
     auc, variance, precision = np.full((3, num_classes), np.nan)
     for k in np.flatnonzero((support > 0) & (support < len(y_true))):
-        sides = probabilities[y_true == k, k], probabilities[y_true != k, k]
+        sides = scores[y_true == k, k], scores[y_true != k, k]
         (auc[k], variance[k]), precision[k] = roc_area(*sides), average_precision(*sides)
     lowest = np.argsort(precision, kind="stable")[: min(shown, int((~np.isnan(precision)).sum()))]
-    curves = {int(k): _curve(probabilities[y_true == k, k], probabilities[y_true != k, k]) for k in lowest}
+    curves = {int(k): _curve(scores[y_true == k, k], scores[y_true != k, k]) for k in lowest}
     auc_low, auc_high = auc_interval(auc, variance, support, len(y_true) - support, confidence)
     low, high = wilson(precision, support, confidence)
     return Ranking(auc, auc_low, auc_high, precision, low, high, support / len(y_true), curves)

@@ -33,6 +33,16 @@ class LabelCounts:
         return cls((true & predicted).sum(0), true.sum(0), predicted.sum(0))
 
     @property
+    def recall(self) -> Float64s:
+        """Recall of each label; nan without samples that have it."""
+        return divide(self.hits, self.support)
+
+    @property
+    def precision(self) -> Float64s:
+        """Precision of each label; nan if it is never predicted, and without samples that have it."""
+        return divide(self.hits, np.where(self.support > 0, self.said, 0))
+
+    @property
     def f1(self) -> Float64s:
         """F1 of each label; nan without samples that have it."""
         return np.where(self.support > 0, divide(2 * self.hits, self.support + self.said), np.nan)

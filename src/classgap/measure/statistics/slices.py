@@ -95,8 +95,12 @@ class Slices:
 
     @property
     def worst(self) -> Estimate:
-        """The lowest accuracy of a cell, over all columns, with the interval of the lowest true accuracy."""
-        return min((column.metrics["worst"] for column in self.columns.values()), key=lambda e: e.value)
+        """The lowest accuracy of a cell, over all columns, with the interval of the lowest true accuracy.
+
+        The truly lowest cell may be in another column than the observed one, so every end is the lowest of all columns.
+        """
+        found = [column.metrics["worst"] for column in self.columns.values()]
+        return Estimate(min(e.value for e in found), min(e.low for e in found), min(e.high for e in found))
 
     @property
     def worse(self) -> list[str]:

@@ -173,6 +173,11 @@ class PostHocMethod(BaseEstimator):  # type: ignore[misc]
             The new ``(weight, bias)``, or the layer.
         """
         check_is_fitted(self, "classes_")
+        if self.scores_kind_ == "probabilities" and not self._ignores_shifts():
+            raise InputError(
+                f"{type(self).__name__} was fitted on probabilities and scales their logarithms differently for each class, "
+                "which a linear layer cannot do; fit it on the logits of the layer"
+            )
         if hasattr(weight, "weight"):
             return self._fold_layer(weight)
         matrix = float_matrix("weight", weight, rows=len(self.classes_))
@@ -204,6 +209,10 @@ class PostHocMethod(BaseEstimator):  # type: ignore[misc]
     def _transform(self, scores: Array | None, features: Array | None) -> Array:
         raise NotImplementedError
 
+    def _ignores_shifts(self) -> bool:
+        """Whether a number added to all logits of a sample changes no prediction: log-probabilities then serve as logits."""
+        return True
+
     def _fold(self, weight: Array, bias: Array) -> tuple[Array, Array]:
         raise InputError(
             f"the correction of {type(self).__name__} differs between samples, so it cannot be folded into a linear layer; "
@@ -223,6 +232,9 @@ class ClasswiseAffine(PostHocMethod):
             raise InputError(f"{type(self).__name__} needs scores (n, K)")
         corrected: Array = scores * self.scale_.astype(scores.dtype) + self.offset_.astype(scores.dtype)
         return corrected
+
+    def _ignores_shifts(self) -> bool:
+        return bool(np.allclose(self.scale_, self.scale_[0]))
 
     def _fold(self, weight: Array, bias: Array) -> tuple[Array, Array]:
         return self.scale_[:, None] * weight, self.scale_ * bias + self.offset_

@@ -186,5 +186,9 @@ class MatrixScaling(PostHocMethod):
         corrected: Array = scores @ self.matrix_.T.astype(scores.dtype) + self.offset_.astype(scores.dtype)
         return corrected
 
+    def _ignores_shifts(self) -> bool:
+        sums = self.matrix_.sum(axis=1)
+        return bool(np.allclose(sums, sums[0]))
+
     def _fold(self, weight: Array, bias: Array) -> tuple[Array, Array]:
         return self.matrix_ @ weight, self.matrix_ @ bias + self.offset_
