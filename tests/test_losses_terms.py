@@ -89,6 +89,7 @@ def test_second_derivatives_are_refused_instead_of_being_0(make, of):
         torch.autograd.grad(slope.square().sum(), variable)
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:FutureWarning")  # of torch itself, in jacfwd
 @pytest.mark.parametrize("make", [MR2Loss, CompactLogitsLoss])
 def test_torch_func_has_first_derivatives_only(make):
     logits, target, features = batch()
