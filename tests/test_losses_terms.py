@@ -87,3 +87,22 @@ def test_second_derivatives_are_refused_instead_of_being_0(make, of):
     (slope,) = torch.autograd.grad(make(3).eval()(target=target, **given), variable, create_graph=True)
     with pytest.raises(InputError, match="no second derivatives"):
         torch.autograd.grad(slope.square().sum(), variable)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:FutureWarning")  # of torch itself, in jacfwd
+@pytest.mark.parametrize("make", [MR2Loss, CompactLogitsLoss])
+def test_torch_func_has_first_derivatives_only(make):
+    logits, target, features = batch()
+    criterion = make(K).eval()
+
+    def function(logits):
+        return criterion(logits, target, features=features.detach())
+
+    (expected,) = torch.autograd.grad(function(logits), logits)
+    values = logits.detach()
+    torch.testing.assert_close(torch.func.jacrev(function)(values), expected)
+    torch.testing.assert_close(torch.func.vjp(function, values)[1](torch.tensor(3.0))[0], 3 * expected)
+    with pytest.raises(InputError, match="no second derivatives"):
+        torch.func.grad(lambda x: torch.func.grad(function)(x).square().sum())(values)
+    with pytest.raises(InputError, match="backward mode only"):
+        torch.func.jacfwd(function)(values)

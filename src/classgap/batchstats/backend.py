@@ -3,7 +3,7 @@
 A training step works on many arrays with one number for each sample, class or pair. An operation on such a small array takes a
 third of the time in NumPy, so on the CPU these arrays are NumPy views of the tensors; on an accelerator they remain tensors. The
 code uses functions that have the same name and meaning in both libraries. Features and logits are tensors; some functions take a
-view of them (:func:`has_view`) where NumPy is several times faster.
+view of them (:func:`view`) where NumPy is several times faster.
 """
 
 from __future__ import annotations
@@ -24,9 +24,16 @@ def on_host(tensor: Tensor) -> bool:
     return tensor.is_cpu and not torch.compiler.is_compiling()
 
 
-def has_view(tensor: Tensor) -> bool:
-    """Whether the values of a large tensor, such as features, can be read as a NumPy array in its own precision."""
-    return on_host(tensor) and tensor.dtype in _NUMPY_TYPES and not tensor.requires_grad and not is_mapped(tensor)
+def view(rows: Array) -> Array:
+    """A NumPy view of a large tensor without gradient, such as features, where there is one in its precision; else the tensor."""
+    if not isinstance(rows, Tensor) or not on_host(rows) or rows.dtype not in _NUMPY_TYPES or is_mapped(rows):
+        return rows
+    return to_numpy(rows)
+
+
+def is_transformed() -> bool:
+    """Whether :func:`torch.func.grad` or another transform of ``torch.func`` calls this."""
+    return not torch.compiler.is_compiling() and bool(torch._C._are_functorch_transforms_active())
 
 
 def is_mapped(tensor: Tensor) -> bool:
@@ -40,7 +47,18 @@ def as_array(tensor: Tensor) -> Array:
         tensor = tensor.detach()
     if not on_host(tensor):
         return tensor
-    return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()  # NumPy has no bfloat16
+    return to_numpy(tensor.float() if tensor.dtype is torch.bfloat16 else tensor)  # NumPy has no bfloat16
+
+
+def to_numpy(tensor: Tensor) -> Array:
+    """The values as a NumPy array: a view of those on the CPU, a copy of those on an accelerator."""
+    tensor = tensor.cpu()
+    if not torch._C._are_functorch_transforms_active() or is_mapped(tensor):
+        return tensor.numpy()
+    with torch._C._DisableFuncTorch():  # inside torch.func.grad tensors are wrapped, once for each derivative
+        while torch._C._functorch.is_gradtrackingtensor(tensor):
+            tensor = torch._C._functorch.get_unwrapped(tensor)
+        return tensor.detach().numpy()
 
 
 def arrays_like(tensor: Tensor, *arrays: Any) -> tuple[Array, ...]:

@@ -77,7 +77,7 @@ class ClassMoments(nn.Module):
         features: Tensor,
         target: Tensor,
         *,
-        norms: Tensor | None = None,
+        norms: Array | None = None,
         present: BatchClasses | None = None,
         pairs: ClassPairs | None = None,
     ) -> None:
@@ -85,11 +85,11 @@ class ClassMoments(nn.Module):
 
         ``norms``, ``present`` and ``pairs`` of this batch save passes over it where the caller has them already.
         """
-        sums, features = self.sums, features.detach()
-        if self.spread is not None:
-            features = features.to(sums.dtype)
-        norms = squared_norms(features, self.p) if norms is None else norms.detach()
-        state = [sums, self.pooled]
+        state = [self.sums, self.pooled]
+        if self.spread is not None and pairs is None:
+            features = features.to(state[0].dtype)
+        features = features.detach()
+        norms = squared_norms(features, self.p) if norms is None else norms
         if torch.compiler.is_compiling():
             torch.ops.classgap.update_moments(state, features, target, norms, self.decay, self.spread)
             return
@@ -152,7 +152,7 @@ def update_moments(
     state: list[Tensor],
     features: Tensor,
     target: Tensor,
-    norms: Tensor,
+    norms: Array,
     decay: float,
     spread: str | None,
     present: BatchClasses | None = None,
@@ -163,12 +163,12 @@ def update_moments(
     Only rows of touched classes are visited.
     """
     if is_distributed():  # statistics are those of the one batch that all ranks form together
-        target, norms, present, pairs = gather_rows(target), gather_rows(norms), None, None
+        target, norms, present, pairs = gather_rows(target), as_array(gather_rows(torch.as_tensor(norms))), None, None
         features = features if spread is None else gather_rows(features)
     if present is None:
         present = batch_classes(target) if pairs is None else pairs.present
-    sums, pooled = (as_array(part) for part in state)
-    total = library(sums).bincount(present.slot, as_array(norms), len(present.classes))
+    sums, pooled = as_array(state[0]), as_array(state[1])
+    total = library(sums).bincount(present.slot, norms, len(present.classes))
     scatter = None if spread is None else _scatter(features, present, pairs)
     scattered = 0.0 if scatter is None else scatter.sum()
     if not float(total.sum() + scattered) < _LARGEST:
@@ -198,7 +198,7 @@ def _scatter(features: Tensor, present: BatchClasses, pairs: ClassPairs | None) 
         slot, values, divisor = present.slot[pairs.first], pairs.squared_distance, present.size
         return library(values).bincount(slot, values, len(present.size)) / divisor
     centred = centred_rows(features, present)
-    return library(present.size).bincount(centred.slot, as_array(squared_norms(centred.values)), len(present.size))
+    return library(present.size).bincount(centred.slot, squared_norms(centred.values), len(present.size))
 
 
 def _moving_averages(old: Array, second: Array, deviation: Array, decay: float) -> Array:
@@ -215,7 +215,7 @@ def _moving_averages(old: Array, second: Array, deviation: Array, decay: float) 
 def _update_moments_op(
     state: list[Tensor], features: Tensor, target: Tensor, norms: Tensor, decay: float, spread: str | None
 ) -> None:
-    update_moments(state, features, target, norms, decay, spread)
+    update_moments(state, features, target, as_array(norms), decay, spread)
 
 
 @_update_moments_op.register_fake

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from classgap.batchstats.backend import Array, arrays_like, as_array, as_indices, as_tensor, has_view, library
+from classgap.batchstats.backend import Array, arrays_like, as_indices, as_tensor, library, to_numpy, view
 from classgap.batchstats.sums import squared_norms
 
 _CHUNK = 2**22  # numbers held at once while forming differences: 16 MB in float32
@@ -46,7 +46,7 @@ class ClassPairs(NamedTuple):
     """:math:`(2P,)` rows of the batch: the first ones of all pairs, then the second ones."""
     squared_distance: Array
     """:math:`(P,)` between the features of the two."""
-    difference: Tensor | None
+    difference: Array | None
     """:math:`(P, d)` first minus second; None if they would take too much memory."""
 
     @property
@@ -95,7 +95,7 @@ def centred_rows(rows: Tensor, present: BatchClasses) -> CentredRows:
     return CentredRows(at, slot, present.size[slot], centred)
 
 
-def class_pairs(features: Tensor, target: Tensor) -> ClassPairs:
+def class_pairs(features: Array, target: Tensor) -> ClassPairs:
     """Pairs of the same class and their distances, from explicit differences in chunks of bounded memory.
 
     Example:
@@ -108,8 +108,8 @@ def class_pairs(features: Tensor, target: Tensor) -> ClassPairs:
     # The pairs of one row are consecutive: counting from the first of them gives the position of the partner.
     first = np.arange(len(second)) + (position - earlier.cumsum())[second]
     *present, member = arrays_like(target, classes, size, slot, order[np.concatenate((first, second))])
-    distance, difference = _distances(features, member[: len(second)], member[len(second) :])
-    return ClassPairs(BatchClasses(*present), member, as_array(distance), difference)
+    distance, difference = _distances(view(features), member[: len(second)], member[len(second) :])
+    return ClassPairs(BatchClasses(*present), member, distance, difference)
 
 
 def _sort(target: Tensor) -> tuple[Array, ...]:
@@ -117,7 +117,7 @@ def _sort(target: Tensor) -> tuple[Array, ...]:
 
     Labels are sorted on the host: how many classes and pairs there are has to be known there in any case.
     """
-    labels = target.cpu().numpy()
+    labels = to_numpy(target)
     order = labels.argsort(kind="stable")
     labels = labels[order]
     new = np.ones(len(labels), bool)
@@ -128,17 +128,18 @@ def _sort(target: Tensor) -> tuple[Array, ...]:
     return labels[begin], np.bincount(sorted_slot), slot, order, position, position - begin[sorted_slot]
 
 
-def _distances(features: Tensor, first: Array, second: Array) -> tuple[Tensor, Tensor | None]:
+def _distances(rows: Array, first: Array, second: Array) -> tuple[Array, Array | None]:
     """Squared distance between rows ``first[i]`` and ``second[i]``; the differences too if they fit in one chunk."""
-    chunks = _chunks(features, len(first))
+    chunks = _chunks(rows, len(first))
     if len(chunks) == 1:
-        difference = _differences(features, first, second)
+        difference = _differences(rows, first, second)
         return squared_norms(difference), difference
-    return torch.cat([squared_norms(_differences(features, first[part], second[part])) for part in chunks]), None
+    parts = [squared_norms(_differences(rows, first[part], second[part])) for part in chunks]
+    return library(first).concatenate(parts), None
 
 
 def add_along_pairs(
-    features: Tensor, first: Array, second: Array, weight: Array, difference: Tensor | None = None
+    features: Tensor, first: Array, second: Array, weight: Array, difference: Array | None = None
 ) -> Tensor:
     r"""Gradient of :math:`\frac12\sum_p w_p\|\phi_{i_p}-\phi_{j_p}\|^2`: each pair moves its two rows apart by ``weight``.
 
@@ -146,22 +147,24 @@ def add_along_pairs(
     """
     result = torch.zeros_like(features)
     for part in _chunks(features, len(first)):
-        i, j, w = first[part], second[part], as_tensor(weight[part], features)
-        apart = (_differences(features, i, j) if difference is None else difference).mul_(w[:, None])
+        i, j = first[part], second[part]
+        apart = torch.as_tensor(_differences(view(features), i, j) if difference is None else difference)
+        apart *= as_tensor(weight[part][:, None], features)
         i, j = as_indices(i, j)
         result.index_add_(0, i, apart).index_add_(0, j, apart, alpha=-1)
     return result
 
 
-def _differences(features: Tensor, first: Array, second: Array) -> Tensor:
-    if has_view(features):
-        rows = features.numpy()
-        return torch.from_numpy(rows.take(first, 0) - rows.take(second, 0))
-    first, second = as_indices(first, second)
-    return features.index_select(0, first).sub_(features.index_select(0, second))
+def _differences(rows: Array, first: Array, second: Array) -> Array:
+    if isinstance(rows, Tensor):
+        first, second = as_indices(first, second)
+        return rows.index_select(0, first).sub_(rows.index_select(0, second))
+    difference = rows.take(first, 0)
+    difference -= rows.take(second, 0)
+    return difference
 
 
-def _chunks(features: Tensor, pairs: int) -> list[slice]:
+def _chunks(rows: Array, pairs: int) -> list[slice]:
     """Parts of the pairs whose differences may be held at once; one part if there are no pairs."""
-    step = max(1, _CHUNK // max(1, features.shape[1]))
+    step = max(1, _CHUNK // max(1, rows.shape[1]))
     return [slice(start, start + step) for start in range(0, max(1, pairs), step)]

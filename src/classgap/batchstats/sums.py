@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from classgap.batchstats.backend import has_view
+from classgap.batchstats.backend import Array, as_array, view
 
 _row_products = getattr(np, "vecdot", None)  # since NumPy 2.0; twice as fast as the norm
 
@@ -27,15 +27,14 @@ def class_sums(values: Tensor, target: Tensor, num_classes: int) -> tuple[Tensor
     return sums, counts
 
 
-def squared_norms(rows: Tensor, p: float = 2.0) -> Tensor:
-    r""":math:`\|\phi_i\|_p^2` of each row.
+def squared_norms(rows: Array, p: float = 2.0) -> Array:
+    r""":math:`\|\phi_i\|_p^2` of each row; not differentiated.
 
     Example:
         >>> squared_norms(torch.tensor([[3.0, 4.0]]))
-        tensor([25.])
+        array([25.], dtype=float32)
     """
-    if p == 2 and _row_products is not None and has_view(rows):
-        array = rows.numpy()
-        return torch.from_numpy(_row_products(array, array))
-    norms: Tensor = torch.linalg.vector_norm(rows, ord=p, dim=1)
-    return norms.square()
+    if p == 2 and _row_products is not None and not isinstance(array := view(rows), Tensor):
+        return _row_products(array, array)
+    norms: Tensor = torch.linalg.vector_norm(torch.as_tensor(rows), ord=p, dim=1)
+    return as_array(norms.square())

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from classgap.batchstats import is_distributed
+from classgap.batchstats.backend import is_transformed
 from classgap.checks import InputError, number, one_of, whole
 from classgap.losses.batch import LossBatch
 from classgap.losses.options import IGNORED, Reduction, check_weight, in_all_rows, kept_rows, smoothed_target
@@ -209,7 +210,25 @@ class ClassLoss(nn.Module):
         if logits is None or target is None:
             raise InputError(f"{self.name} needs logits and target, got None")
         check_tensors(logits=logits, target=target, features=features, index=index)
-        return self.loss(LossBatch(logits, target, features, index, epoch))
+        batch = LossBatch(logits, target, features, index, epoch)
+        return self._transformed(batch) if is_transformed() else self.loss(batch)
+
+    def _transformed(self, batch: LossBatch) -> Tensor:
+        """The loss inside a transform of ``torch.func``, which lets no operation of torch write into a buffer."""
+        try:
+            return self.loss(batch)
+        except RuntimeError as error:
+            if "mutate a captured Tensor" in str(error):
+                raise InputError(
+                    f"{self.name} writes running state in training mode, which torch.func.grad does not allow; call "
+                    "criterion.eval() first, or compute the loss inside criterion.frozen()"
+                ) from error
+            if "_TransformedGradients" in str(error):
+                raise InputError(
+                    f"{self.name} has first derivatives in backward mode only (torch.func.grad, vjp, jacrev), not those of "
+                    "jacfwd, jvp and hessian; use a loss whose gradient torch computes, e.g. cross_entropy"
+                ) from error
+            raise
 
     def loss(self, batch: LossBatch) -> Tensor:
         """The loss of a batch whose arguments are in one value: checks, float32, state from the labels, :meth:`compute`."""
@@ -346,7 +365,7 @@ class ClassLoss(nn.Module):
             raise InputError("logits is an empty batch of 0 samples; skip the step or use drop_last=True")
         declared = getattr(type(self), "method", None)
         soft = declared.soft_targets if declared is not None else True
-        check_target(batch.target, samples, self.num_classes, soft_allowed=soft, method=self.name)
+        check_target(batch, self.num_classes, soft_allowed=soft, method=self.name)
         if features is not None:
             check_features(features, logits.shape[0])
             check_width(features, self.num_features)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
+
+from classgap.batchstats.backend import Array, as_array
 
 _WORKING = (torch.float32, torch.float64, torch.int64)
 
@@ -40,6 +43,12 @@ class LossBatch:
     def labels(self) -> Tensor:
         """:math:`(N,)` class indices; a soft target counts for its most likely class."""
         return self.target if self.target.dim() == 1 else self.target.argmax(1)
+
+    @cached_property
+    def label_range(self) -> tuple[Array, Array]:
+        """Smallest and largest of at least one class index."""
+        labels = as_array(self.target)
+        return labels.min(), labels.max()
 
     def rows(self, which: Tensor | slice) -> LossBatch:
         """The chosen samples.

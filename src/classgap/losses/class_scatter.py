@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch import Tensor
 from classgap.batchstats import BatchClasses, batch_classes, centred_rows, squared_norms
 from classgap.batchstats.backend import as_array, as_tensor
 from classgap.batchstats.collectives import gather_rows
-from classgap.losses.terms import not_differentiated_again
+from classgap.losses.terms import Term, weighted_sum
 
 
 def within_class_scatter(
@@ -41,7 +41,10 @@ def within_class_scatter(
     """
     if across_ranks or torch.compiler.is_compiling():
         return _by_tables(rows, target, class_weight, column_weight, across_ranks)
-    return cast("Tensor", _Scatter.apply(rows, target, class_weight, column_weight))
+    scatter = BatchScatter.of(rows, batch_classes(target), class_weight, column_weight)
+    return weighted_sum(
+        (1.0, Term(scatter.value, rows, lambda weight: scatter.add_gradient(torch.zeros_like(rows), weight)))
+    )
 
 
 class BatchScatter(NamedTuple):
@@ -68,30 +71,14 @@ class BatchScatter(NamedTuple):
             weight = weight * as_array(class_weight)[present.classes[centred.slot]]
         weight = as_tensor(weight, rows)
         if column_weight is None:
-            return cls(torch.dot(squared_norms(centred.values), weight), centred.position, centred.values, weight)
+            norms = as_tensor(squared_norms(centred.values), rows)
+            return cls(torch.dot(norms, weight), centred.position, centred.values, weight)
         slope = centred.values * column_weight.to(rows.dtype)
         return cls(torch.dot((slope * centred.values).sum(1), weight), centred.position, slope, weight)
 
     def add_gradient(self, total: Tensor, factor: Tensor | float) -> Tensor:
         """``total`` plus the gradient times ``factor``, in place."""
         return total.index_add_(0, self.position, self.slope * (self.weight * (2 * factor))[:, None])
-
-
-class _Scatter(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, rows: Tensor, target: Tensor, class_weight: Tensor | None, column_weight: Tensor | None
-    ) -> Tensor:
-        ctx.scatter = BatchScatter.of(rows, batch_classes(target), class_weight, column_weight)
-        ctx.save_for_backward(rows)
-        value: Tensor = ctx.scatter.value
-        return value
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None, None]:
-        (rows,), grad = ctx.saved_tensors, grads[0].detach()
-        gradient = ctx.scatter.add_gradient(grad.new_zeros(rows.shape), grad)
-        return not_differentiated_again(gradient, rows), None, None, None
 
 
 def _by_tables(

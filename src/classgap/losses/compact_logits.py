@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from classgap.batchstats import BatchClasses, ClassMoments, batch_classes, is_distributed, squared_norms
-from classgap.batchstats.backend import as_array, as_tensor
+from classgap.batchstats.backend import as_array, as_tensor, to_numpy
 from classgap.checks import number, one_of
 from classgap.losses.base import ClassLoss
 from classgap.losses.batch import LossBatch
@@ -162,7 +162,8 @@ class CompactLogitsLoss(ClassLoss):
         """Both terms with one gradient instead of two, for class indices on one device; the same value."""
         scatter = BatchScatter.of(logits, present, self.pull_on_class, self.pull_on_column)
         fit = self._fit(logits, target, offset)
-        logit = scaled_cross_entropy(logits, target, as_array(self.gamma)[as_array(target)], offset)
+        labels = as_array(target)
+        logit = scaled_cross_entropy(logits, labels, as_array(self.gamma)[labels], offset)
         pull = scatter.value * fit
         self.last = {"logit": as_tensor(logit.value, logits), "pull": pull}
 
@@ -178,7 +179,7 @@ class CompactLogitsLoss(ClassLoss):
         """Warns once when enough labels were seen, they are imbalanced and no counts were given."""
         if self._seen is None or torch.compiler.is_compiling():
             return
-        np.add.at(self._seen, label.cpu().numpy(), 1)
+        np.add.at(self._seen, to_numpy(label), 1)
         self._wait -= len(label)
         if self._wait > 0:  # a count: a sum over a million classes would cost every step
             return

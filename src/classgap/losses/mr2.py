@@ -95,11 +95,12 @@ def gamma_margin_cross_entropy(
 def logit_term(logits: Tensor, target: Tensor, gamma: Array, offset: Tensor | None = None) -> Term:
     """:func:`gamma_margin_cross_entropy` as a term of a loss."""
     if target.dim() == 1:
-        return scaled_cross_entropy(logits, target, gamma[as_array(target)], offset)
+        labels = as_array(target)
+        return scaled_cross_entropy(logits, labels, gamma[labels], offset)
     # A soft target is an expectation over labels, each scored with its own margin; the cost follows the non-zero entries.
-    rows, labels = target.nonzero(as_tuple=True)
-    weight = as_array(target[rows, labels].to(logits.dtype)) / max(1, len(logits))
-    return scaled_cross_entropy(logits[rows], labels, gamma[as_array(labels)], offset, weight)
+    rows, columns = target.nonzero(as_tuple=True)
+    weight, labels = as_array(target[rows, columns].to(logits.dtype)) / max(1, len(logits)), as_array(columns)
+    return scaled_cross_entropy(logits[rows], labels, gamma[labels], offset, weight)
 
 
 def representation_margin(
@@ -145,9 +146,11 @@ def representation_term(
 ) -> Term:
     """:func:`representation_margin` as a term of a loss."""
     start, stop = anchors or (0, features.shape[0])
-    options: dict[str, Any] = {"scale": 1 / temperature, "centred": 1 - 1 / temperature}
-    options |= {"anchors": anchors, "index": index, "pairs": pairs}
-    return weighted_pull(features, target, sbar * (2 / temperature), temperature / max(1, stop - start), **options)
+    slack, weight = sbar * (2 / temperature), temperature / max(1, stop - start)
+    scale, centred = 1 / temperature, 1 - 1 / temperature
+    return weighted_pull(
+        features, target, slack, weight, scale=scale, centred=centred, anchors=anchors, index=index, pairs=pairs
+    )
 
 
 @method(

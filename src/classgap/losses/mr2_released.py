@@ -131,10 +131,12 @@ class ReleasedMR2Loss(ClassLoss):
         features = features.to(self.variance.dtype)
         sums, counts = class_sums(features, label, self.num_classes)
         mean = sums / counts.clamp_min(1.0)[:, None]
-        scatter, _ = class_sums(squared_norms(features - mean[label], _NORM), label, self.num_classes)
+        scatter, _ = class_sums(
+            as_tensor(squared_norms(features - mean[label], _NORM), features), label, self.num_classes
+        )
         fresh = self.mean_norm == 0  # the release takes a class whose mean is exactly 0 for one not seen yet
         for state, value in (
-            (self.mean_norm, squared_norms(mean, _NORM)),
+            (self.mean_norm, as_tensor(squared_norms(mean, _NORM), mean)),
             (self.variance, scatter / counts.clamp_min(1.0)),
         ):
             averaged = self.decay * state + (1 - self.decay) * value

@@ -9,10 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from classgap.batchstats.backend import as_array
 from classgap.checks import InputError, shown
 from classgap.losses.batch import LossBatch
-from classgap.losses.tensor_checks import in_order_of_classes
+from classgap.losses.tensor_checks import in_order_of_classes, values_are_cheap
 
 Reduction = Literal["mean", "sum", "none"]
 IGNORED = -100  # the default of torch
@@ -71,14 +70,18 @@ def kept_rows(batch: LossBatch, ignore_index: int | None, views: int) -> Tensor 
     aligned = target.dim() == 1 and batch.logits.dim() > 0 and len(target) == len(batch)
     if ignore_index is None or not aligned or torch.compiler.is_compiling():
         return None
-    if not (as_array(target) == ignore_index).any():
+    if len(target) and values_are_cheap(target):  # the range is read in any case, to check it
+        low, high = batch.label_range
+        if not low <= ignore_index <= high:
+            return None
+    ignored = target == ignore_index
+    if not ignored.any():
         return None
     for name, rows in (("features", batch.features), ("index", batch.index)):
         if rows is not None and rows.shape[:1] != target.shape:
             raise InputError(
                 f"{name} must have one row for each of the {len(target)} logit rows, got {tuple(rows.shape)}"
             )
-    ignored = target == ignore_index
     if views > 1 and len(ignored) % views == 0:
         ignored = ignored.view(views, -1).any(0).repeat(views)
     return ~ignored

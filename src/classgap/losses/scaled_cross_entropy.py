@@ -12,7 +12,7 @@ _SAFE = 1e-30  # the logarithm of a probability above this is exact to the last 
 
 
 def scaled_cross_entropy(
-    logits: Tensor, target: Tensor, divisor: Array, offset: Tensor | None = None, weight: Array | None = None
+    logits: Tensor, target: Array, divisor: Array, offset: Tensor | None = None, weight: Array | None = None
 ) -> Term:
     r"""Cross-entropy of :math:`z_i / g_i + o`: its mean, or its sum with the weight of each row.
 
@@ -23,10 +23,10 @@ def scaled_cross_entropy(
         gradient.
     """
     inverse, share = 1 / divisor, 1 / max(1, logits.shape[0])
-    scaled = logits.detach() * as_tensor(inverse, logits)[:, None]
+    scaled = logits.detach() * as_tensor(inverse[:, None], logits)
     if offset is not None:
         scaled += offset
-    probability, own = scaled.softmax(1), cells(as_array(target))
+    probability, own = scaled.softmax(1), cells(target)
     losses = _negative_logarithms(probability, scaled, own)
 
     def gradient(factor: float) -> Tensor:

@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from classgap.batchstats.backend import as_array
+from classgap.batchstats.backend import Array
 from classgap.checks import InputError
+from classgap.losses.batch import LossBatch
 from classgap.named import by_name
 
 _LARGEST_STATE = 10**9
@@ -70,8 +71,9 @@ def check_experts(logits: Tensor, features: Tensor | None, experts: int, method:
         )
 
 
-def check_target(target: Tensor, num_samples: int, num_classes: int, *, soft_allowed: bool, method: str) -> None:
+def check_target(batch: LossBatch, num_classes: int, *, soft_allowed: bool, method: str) -> None:
     """``(N,)`` class indices, or ``(N, K)`` probabilities where the method can take them."""
+    target, num_samples = batch.target, len(batch)
     if target.shape[:1] != (num_samples,):
         raise InputError(
             f"target must have one entry for each of the {num_samples} logit rows, got {tuple(target.shape)}"
@@ -80,8 +82,7 @@ def check_target(target: Tensor, num_samples: int, num_classes: int, *, soft_all
         if target.is_floating_point() or target.dtype == torch.bool or target.is_complex():
             raise InputError(f"target must hold integer class indices, got {target.dtype}; call .long()")
         if num_samples and values_are_cheap(target):
-            labels = as_array(target)
-            low, high = labels.min(), labels.max()
+            low, high = batch.label_range
             if low < 0 or high >= num_classes:
                 raise InputError(
                     f"target must hold class indices in [0, {num_classes}), got values from {low} to {high}; "
@@ -145,11 +146,11 @@ def check_width(features: Tensor, num_features: int | None) -> None:
         )
 
 
-def check_finite(features: Tensor, norms: Tensor | None = None) -> None:
+def check_finite(features: Tensor, norms: Array | None = None) -> None:
     """Finite features. Where the caller has the norms of the rows, these are enough to see it."""
     if not values_are_cheap(features):
         return
-    if not math.isfinite(features.detach().sum().item() if norms is None else norms.numpy().max(initial=0.0)):
+    if not math.isfinite(features.detach().sum().item() if norms is None else float(norms.sum())):
         bad = int((~torch.isfinite(features)).any(1).sum())  # a sum may also have overflowed
         if bad:
             raise InputError(

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from classgap.batchstats.backend import Array, as_tensor, on_host
+from classgap.batchstats.backend import Array, as_tensor, is_transformed, on_host
 from classgap.checks import InputError
 
 
@@ -39,12 +39,15 @@ def weighted_sum(*terms: tuple[float | Tensor, Term]) -> Tensor:
         >>> loss.item(), x.grad
         (2.5, tensor([1., 2.]))
     """
-    enabled, value, gradients, variables = torch.is_grad_enabled(), 0.0, [], []
+    enabled, transformed = torch.is_grad_enabled(), is_transformed()
+    value, gradients, variables = 0.0, [], []
     for weight, term in terms:
         value = value + weight * term.value
-        gradients.append(_gradient(term, weight) if enabled and term.variable.requires_grad else None)
+        wanted = enabled and (term.variable.requires_grad or transformed)
+        gradients.append(_gradient(term, weight) if wanted else None)
         variables.append(term.variable)
-    loss: Tensor = _KnownGradients.apply(value, *gradients, *variables)
+    function = _TransformedGradients if transformed else _KnownGradients
+    loss: Tensor = function.apply(value, *gradients, *variables)
     return loss
 
 
@@ -64,9 +67,15 @@ def not_differentiated_again(gradient: Tensor | None, variable: Tensor) -> Tenso
 
 
 class _Once(torch.autograd.Function):
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, gradient: Tensor, variable: Tensor) -> Tensor:
-        return gradient.view_as(gradient)
+    def forward(gradient: Tensor, variable: Tensor) -> Tensor:
+        return gradient.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Nothing is kept; ``torch.func`` asks for this function."""
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
@@ -80,15 +89,27 @@ class _KnownGradients(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: Array, *tensors: Tensor) -> Tensor:
         """``tensors``: the gradients, then the tensors they belong to; the result has the type of the first of these."""
-        half = len(tensors) // 2
         ctx.save_for_backward(*tensors)
-        return as_tensor(value.clone() if isinstance(value, Tensor) else value, tensors[half])
+        return as_tensor(value.clone() if isinstance(value, Tensor) else value, tensors[len(tensors) // 2])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         saved, grad = ctx.saved_tensors, grads[0].detach()  # read once, as activation checkpointing asks for
         half = len(saved) // 2
         gradients, variables = saved[:half], saved[half:]
-        if not (on_host(grad) and grad.item() == 1):  # 1 unless the loss was scaled: then there is nothing to multiply
+        # 1 unless the loss was scaled: then there is nothing to multiply.
+        if not (on_host(grad) and not is_transformed() and grad.item() == 1):
             gradients = [None if gradient is None else gradient * grad for gradient in gradients]
         return None, *[None] * half, *map(not_differentiated_again, gradients, variables)
+
+
+class _TransformedGradients(_KnownGradients):
+    """The same in the form that the transforms of ``torch.func`` ask for, which costs ten times as much to call."""
+
+    @staticmethod
+    def forward(value: Array, *tensors: Tensor) -> Tensor:  # type: ignore[override]
+        return as_tensor(value.clone() if isinstance(value, Tensor) else value, tensors[len(tensors) // 2])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[1:])

@@ -11,9 +11,22 @@ import torch
 from torch import Tensor
 
 from classgap import registry
+from classgap.checks import InputError
 from classgap.losses import ClassLoss
 from classgap.registry import Method
-from classgap.testing.inputs import CLASSES, WIDTH, build, call, gradients, inputs, one_hot, refused, warmed
+from classgap.testing.inputs import (
+    CLASSES,
+    WIDTH,
+    assert_same_state,
+    build,
+    call,
+    gradients,
+    inputs,
+    one_hot,
+    refused,
+    snapshot,
+    warmed,
+)
 
 
 def check_value_is_a_finite_scalar_with_gradients(spec: Method) -> None:
@@ -39,6 +52,30 @@ def check_gradients_are_those_of_the_value(spec: Method) -> None:
 
     with criterion.frozen():  # gradcheck calls it many times
         assert torch.autograd.gradcheck(function, (logits, features), atol=1e-4, rtol=1e-3, nondet_tol=1e-12)
+
+
+def check_torch_func(spec: Method) -> None:
+    """Gradients and state of ``torch.func.grad`` are those of a backward pass; a loss whose state it cannot write says so."""
+    for training in (False, True):
+        criterion, other = warmed(spec).train(training), warmed(spec).train(training)
+        batch = inputs(spec, criterion, seed=7)
+
+        def function(
+            logits: Tensor, features: Tensor, criterion: ClassLoss = other, batch: dict[str, Any] = batch
+        ) -> Tensor:
+            return call(criterion, {**batch, "logits": logits, "features": features})
+
+        torch.manual_seed(0)
+        expected = gradients(criterion, batch)[1:]
+        torch.manual_seed(0)
+        try:
+            found = torch.func.grad(function, argnums=(0, 1))(batch["logits"], batch["features"])
+        except InputError as error:
+            if training and "writes running state" in str(error):
+                continue
+            raise
+        torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-4)
+        assert_same_state(snapshot(other), snapshot(criterion))
 
 
 def check_reduces_to(spec: Method) -> None:

@@ -194,7 +194,7 @@ def _squares(features: list[Tensor], slot: NDArray[np.int64], batch: NDArray[np.
 
 def _host(rows: Tensor) -> Floats:
     """Squared norms of rows."""
-    squared: Floats = squared_norms(rows).cpu().numpy().astype(np.float64)
+    squared: Floats = torch.as_tensor(squared_norms(rows)).cpu().numpy().astype(np.float64)
     return squared
 
 
