@@ -473,6 +473,27 @@ def test_a_missing_id_is_refused() -> None:
                 made(labels, labels, ids=ids)
 
 
+@pytest.mark.parametrize("several", [False, True], ids=["one_label", "multi_label"])
+def test_a_missing_id_is_refused_in_files(tmp_path: Path, several: bool) -> None:
+    """An id that is nan was accepted in archives and in Parquet files."""
+    reader = MultiLabelPredictions.read if several else Predictions.read
+    labels = np.array([[0, 1], [1, 1]]) if several else np.array([0, 1])
+    columns, ids = Columns(id="id"), [1.0, float("nan")]
+    arrays = archive(tmp_path / "a.npz", y_true=labels, y_pred=labels, id=np.array(ids))
+    with pytest.raises(
+        InputError, match=r"array 'id' in .*a.npz must have a value for every sample, but that of row 1"
+    ):
+        reader([arrays], columns)
+    names = ("true_a", "true_b", "pred_a", "pred_b") if several else ("label", "pred")
+    values = [*labels.T, *labels.T] if several else [labels, labels]
+    table = write(tmp_path / "a.parquet", {"id": ids, **dict(zip(names, values, strict=True))})
+    with pytest.raises(InputError, match="column 'id' has 1 row without a value"):
+        reader([table], columns) if several else compare(table, table, columns=columns)
+    if not several:
+        with pytest.raises(InputError, match="column 'id' has 1 row without a value"):
+            Predictions.read([table], columns, rows=True)
+
+
 def test_whole_numbers_are_positions_in_the_class_names(tmp_path: Path) -> None:
     """Names that are numbers in another order must not be read as the labels: 0.043 where 0.885 is true."""
     names = ["2", "0", "1"]
@@ -675,9 +696,9 @@ def test_unusable_columns_of_samples(tmp_path: Path) -> None:
     table = {"y_true": TRUE, "y_pred": PRED, "name": [None, *"bcdefg"], "text": PRED}
     with pytest.raises(InputError, match=r"ids must have one entry per sample like y_true, 7, got shape \(3,\)"):
         audit(TRUE, PRED, ids=["a", "b", "c"])
-    with pytest.raises(InputError, match="column 'name' has 1 rows without a value"):
+    with pytest.raises(InputError, match="column 'name' has 1 row without a value"):
         Predictions.from_frame(pl.DataFrame(table), Columns(id="name"))
-    with pytest.raises(InputError, match="column 'name' has 1 rows without a value"):
+    with pytest.raises(InputError, match="column 'name' has 1 row without a value"):
         Predictions.read(write(tmp_path / "a.parquet", table), Columns(id="name"))
     with pytest.raises(InputError, match="unknown column for --path 'nam'; did you mean 'name'"):
         Predictions.read(tmp_path / "a.parquet", Columns(path="nam"))

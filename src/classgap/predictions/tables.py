@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from classgap.checks import InputError, label_vector
 from classgap.predictions.arrays import Source, encode, plain_column
 from classgap.predictions.columns import Columns, Found, find_columns
+from classgap.predictions.matching import missing_ids
 from classgap.predictions.predictions import DESCRIBING, Predictions
 
 
@@ -137,11 +138,13 @@ def label_values(column: Any, name: str, counts: NDArray[np.int64] | None = None
 
 def sample_values(values: Any, name: str) -> NDArray[Any]:
     """A per-sample column; only sample ids must have a value in every row."""
-    missing = values.null_count()
-    if name == "id" and missing:
-        raise InputError(f"column {values.name!r} has {missing:,} rows without a value; fill or remove them")
-    if missing:  # engines write a missing value as None, nan or NA
-        empty = values.is_null().to_list()
+    gone = values.is_null()
+    if name == "id":
+        missing = int((gone | values.is_nan() if values.dtype.is_float() else gone).sum())
+        if missing:
+            raise missing_ids(values.name, missing)
+    if gone.any():  # engines write a missing value as None, nan or NA
+        empty = gone.to_list()
         texts = [None if gone else value for value, gone in zip(values.to_list(), empty, strict=True)]
         return plain_column(np.array(texts, dtype=object), f"column {values.name!r}")
     return plain_column(values.to_numpy(), f"column {values.name!r}")
