@@ -80,6 +80,22 @@ def test_folder_and_several_files_are_parts(tmp_path: Path) -> None:
     (tmp_path / ".part-0.parquet.crc").touch()
     assert confusion(Predictions.read([tmp_path])) == COUNTS
     assert confusion(Predictions.read(sorted(tmp_path.glob("part-*")))) == COUNTS
+    for hidden in (".ipynb_checkpoints", "_temporary/0"):  # copies, which counted twice
+        (tmp_path / hidden).mkdir(parents=True)
+        write(tmp_path / hidden / "part-0.parquet", {"y_true": TRUE, "y_pred": PRED})
+    assert confusion(Predictions.read([tmp_path])) == COUNTS
+
+
+def test_linked_folders_are_parts(tmp_path: Path) -> None:
+    """Their samples were left out silently."""
+    for folder, part in (("here/site=1", slice(0, 3)), ("there", slice(3, 7))):
+        (tmp_path / folder).mkdir(parents=True)
+        write(tmp_path / folder / "a.parquet", {"y_true": TRUE[part], "y_pred": PRED[part]})
+    here = tmp_path / "here"
+    for name, target in (("site=2", "there"), ("latest", "here/site=1"), ("site=1/up", "here")):
+        (here / name).symlink_to(tmp_path / target)  # the last two lead to folders that are read anyway
+    assert confusion(Predictions.read([here])) == COUNTS
+    assert Predictions.read([here], Columns(by=("site",))).slice_counts()["site"].names == ("1", "2")
 
 
 def test_a_file_counts_once(tmp_path: Path) -> None:
@@ -270,6 +286,11 @@ def test_names_files(tmp_path: Path) -> None:
         assert read_names(tmp_path / name) == NAMES
     (tmp_path / "c.csv").write_text("class,count\nant,3\nbee,4\n", encoding="utf-8")
     assert read_train_counts(tmp_path / "c.csv") == {"ant": 3, "bee": 4}
+    (tmp_path / "c.csv").write_text(
+        ",class,count\n0,0,300\n1,1,40\n"
+    )  # with the index of pandas; the counts were 0 and 1
+    with pytest.raises(InputError, match="must have two columns, class and count, got '', 'class', 'count'; remove"):
+        read_train_counts(tmp_path / "c.csv")
     (tmp_path / "c.json").write_text("[3, 4]", encoding="utf-8")
     assert read_train_counts(tmp_path / "c.json") == [3, 4]
 
