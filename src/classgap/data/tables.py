@@ -68,9 +68,10 @@ def _read_table(path: Path) -> Rows:
 
     try:
         if path.suffix.lower() == ".parquet":
-            frame = pl.read_parquet(path)
+            frame = pl.read_parquet(path, glob=False)
         else:
-            frame = pl.read_csv(path, separator="\t" if path.suffix.lower() == ".tsv" else ",", infer_schema=False)
+            separator = "\t" if path.suffix.lower() == ".tsv" else ","
+            frame = pl.read_csv(path, separator=separator, infer_schema=False, glob=False)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise InputError(f"{path} cannot be read as a table ({str(error).splitlines()[0]})") from error
     columns = {role: _column(role, frame.columns, path) for role in _COLUMNS}
