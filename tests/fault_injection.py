@@ -7,6 +7,7 @@ line of its input: a start costs milliseconds instead of the seconds that an int
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -26,9 +27,10 @@ import vl_convert
 import classgap
 from waiting import SECONDS
 
-# Packages that verbs import; a child begins with those of their modules that the tests have loaded.
-_LOADED = ("classgap", "torch", "lightning_fabric", "numpy", "scipy", "sklearn", "polars", "narwhals", "altair", "jsonschema",
-           "jinja2", "rich", "typer", "safetensors")  # fmt: skip
+# A child begins with those modules of these packages that the tests have loaded; without torch it is forked faster.
+MEASURING = ("classgap.cli", "classgap.measure", "classgap.posthoc", "classgap.predictions", "numpy", "scipy", "sklearn",
+             "polars", "narwhals", "altair", "jsonschema", "jinja2", "rich", "typer", "safetensors")  # fmt: skip
+TRAINING = (*MEASURING, "classgap", "torch", "lightning_fabric")
 # Slow functions that compute and write nothing.
 _PURE = (
     (vl_convert, "vegalite_to_png"),
@@ -105,9 +107,11 @@ class Remembered:
 
 
 @contextlib.contextmanager
-def children(remembered: Remembered, folder: Path) -> Iterator[Callable[[list[str], Path, int, int], int]]:
+def children(
+    remembered: Remembered, packages: tuple[str, ...], folder: Path
+) -> Iterator[Callable[[list[str], Path, int, int], int]]:
     """A function that calls the command line in a process that gets a signal at one write, and tells how it ended."""
-    modules = [name for name in sys.modules if name.split(".")[0] in _LOADED]
+    modules = [name for name in sys.modules if name.startswith(packages)]
     (folder / "loaded.pickle").write_bytes(pickle.dumps((modules, remembered.results)))
     command = [sys.executable, __file__, str(folder / "loaded.pickle")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
@@ -131,6 +135,7 @@ def serve(file: Path) -> None:
     for name in modules:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    gc.freeze()  # a collection in a child would copy all memory
     for line in sys.stdin:
         words, place, number, moment = json.loads(line)
         process = os.fork()

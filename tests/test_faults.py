@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import fault_injection
 from command_line import Done, call
 from fault_injection import Faults, Remembered, children, fails
 
@@ -159,7 +160,8 @@ def test_a_full_or_read_only_disk_at_every_write(case: Case, tmp_path: Path) -> 
 def signals(case: Case, tmp_path: Path, most: int) -> int:
     """End the process at writes, one after the other, with SIGKILL and with SIGTERM; the number of signals."""
     moments = [(moment, number) for moment in chosen(case.writes, most) for number in (signal.SIGKILL, signal.SIGTERM)]
-    with children(case.remembered, tmp_path) as in_a_child:
+    packages = fault_injection.MEASURING if case.verb in MEASURING else fault_injection.TRAINING
+    with children(case.remembered, packages, tmp_path) as in_a_child:
         for moment, number in moments:
             folder = tmp_path / f"{moment} {number.name}"
             place, before = case.begin(folder)
