@@ -108,6 +108,19 @@ def test_a_file_counts_once(tmp_path: Path) -> None:
         Predictions.read([tmp_path])
 
 
+def test_files_that_were_joined_with_their_headers_are_refused(tmp_path: Path) -> None:
+    """The second header was a sample of a class named "label"."""
+    text = "label,pred\n" + "".join(f"{k % 3},{k % 2}\n" for k in range(9))
+    (tmp_path / "a.csv").write_text(text * 2)
+    for rows in (False, True):
+        with pytest.raises(InputError, match=r"a row of the table is its header again \(label, pred\)"):
+            Predictions.read([tmp_path / "a.csv"], rows=rows)
+    with pytest.raises(InputError, match="is its header again"):
+        compare(tmp_path / "a.csv", tmp_path / "a.csv")
+    (tmp_path / "a.csv").write_text(text + "label,0\n")  # a class of this name, say
+    assert Predictions.read([tmp_path / "a.csv"]).num_samples == 10
+
+
 def test_a_hard_link_is_the_same_file(tmp_path: Path) -> None:
     (tmp_path / "b.csv").hardlink_to(write(tmp_path / "a.csv", {"label": TRUE, "pred": PRED}))
     (tmp_path / "c").mkdir()

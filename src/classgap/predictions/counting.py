@@ -19,7 +19,14 @@ from classgap.predictions.matching import different_ids, missing_ids, repeated_i
 from classgap.predictions.predictions import DESCRIBING, Predictions
 from classgap.predictions.side_files import counts_in_order
 from classgap.predictions.slice_counts import SliceCounts
-from classgap.predictions.tables import Table, collect, encode_rows, label_values, sample_values
+from classgap.predictions.tables import (
+    Table,
+    collect,
+    encode_rows,
+    label_values,
+    refuse_repeated_header,
+    sample_values,
+)
 
 BATCH_ROWS = 2_000_000
 
@@ -110,6 +117,7 @@ def count_labels(table: Table) -> Pairs:
     if count.sum() == 0:
         raise InputError("the predictions must have at least one row, got none")
     true, pred = label_values(groups["true"], found.true, count), label_values(groups["pred"], str(found.pred), count)
+    refuse_repeated_header(found, true, pred)
     return Pairs(true, pred, {name: sample_values(groups[alias], name) for name, alias in slices.items()}, count)
 
 

@@ -90,6 +90,7 @@ def encode_rows(table: Table, class_names: Sequence[str] | None, train_counts: A
     )
     rows = collect(table.data.select(*wanted))
     arrays = {role: label_values(rows[name], name) for role, name in single.items()}
+    refuse_repeated_header(found, arrays["y_true"], arrays.get("y_pred"))
     names = found.spelled if class_names is None else class_names
     if found.spelled is not None and names is not None and set(found.spelled) == set(names):
         wide["scores"] = in_order_of(names, found, list(arrays.values()))
@@ -134,6 +135,17 @@ def label_values(column: Any, name: str, counts: NDArray[np.int64] | None = None
     if any(isinstance(value, (bytes, list, dict, tuple, np.ndarray)) for value in values):
         return label_vector(f"column {name!r}", values)
     return values.astype(str)
+
+
+def refuse_repeated_header(found: Found, y_true: NDArray[Any], y_pred: NDArray[Any] | None) -> None:
+    """Refuse a row whose labels are the names of their columns: of CSV files that were joined with their headers."""
+    if y_pred is None or {y_true.dtype.kind, y_pred.dtype.kind} != {"U"}:
+        return
+    if ((y_true == found.true) & (y_pred == found.pred)).any():
+        raise InputError(
+            f"a row of the table is its header again ({found.true}, {found.pred}), so that its files may have been joined with "
+            "their headers; remove this row, or give the files one by one"
+        )
 
 
 def sample_values(values: Any, name: str) -> NDArray[Any]:
