@@ -121,6 +121,14 @@ def test_files_that_were_joined_with_their_headers_are_refused(tmp_path: Path) -
     assert Predictions.read([tmp_path / "a.csv"]).num_samples == 10
 
 
+@pytest.mark.parametrize("text", ["nan", "NA", "<NA>", "N/A", "None"])
+def test_a_missing_label_among_numbers_is_refused(tmp_path: Path, text: str) -> None:
+    """NA, as R writes it, was a class."""
+    (tmp_path / "a.csv").write_text(f"label,pred\n0,0\n1,1\n{text},1\n")
+    with pytest.raises(InputError, match=f"column 'label' has rows without a label \\('{text}' among numbers\\)"):
+        Predictions.read([tmp_path / "a.csv"])
+
+
 def test_a_hard_link_is_the_same_file(tmp_path: Path) -> None:
     (tmp_path / "b.csv").hardlink_to(write(tmp_path / "a.csv", {"label": TRUE, "pred": PRED}))
     (tmp_path / "c").mkdir()
