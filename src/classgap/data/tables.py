@@ -95,10 +95,11 @@ def _read_table(path: Path) -> Rows:
         if empty:
             raise InputError(f"{path}: column {column} is empty in row {empty[0]}; fill it in or drop the row")
         texts[role] = [str(entry).strip() for entry in values]
-    if (columns[value], columns["label"]) in zip(texts[value], texts["label"], strict=True):
+    header = str(columns[value]), str(columns["label"])
+    if header in zip(texts[value], texts["label"], strict=True):
         raise InputError(
-            f"{path}: a row is the header again ({columns[value]}, {columns['label']}), so that the file may have been joined "
-            "from several ones with their headers; remove this row"
+            f"{path}: a row is the header again ({', '.join(header)}), so that the file may have been joined from several ones "
+            "with their headers; remove this row"
         )
     parts = [_part(part, path, row) for row, part in enumerate(texts["split"], 1)]
     return Rows(texts[value], texts["label"], parts, texts=value == "text")
