@@ -303,6 +303,10 @@ GOOD = [0, 1, 2, 1]
         ({"y_true": [0, 1, np.nan, 1], "y_pred": GOOD}, r"missing labels \(row 2\)"),
         ({"y_true": ["a", None, "b", "a"], "y_pred": ["a"] * 4}, r"missing labels \(row 1\)"),
         ({"y_true": np.array(["a", 1, "b", "a"], object), "y_pred": ["a"] * 4}, "mixes labels of the types int, str"),
+        (
+            {"y_true": [0, 1], "y_pred": [0, -(2**63) - 1]},
+            "y_pred holds whole numbers of more than 64 bits; pass such labels",
+        ),
         ({"y_true": np.array(["2020"] * 4, "M8[Y]"), "y_pred": GOOD}, "class indices, names or booleans"),
         ({"y_true": [0.5, 1, 2, 1], "y_pred": GOOD}, "fraction 0.5"),
         ({"y_true": GOOD, "y_pred": GOOD, "class_names": ["a", "b"]}, "2 class names"),

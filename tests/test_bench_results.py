@@ -101,6 +101,12 @@ def test_records_of_an_archive_come_first(tmp_path: Path) -> None:
     write_archive(path, [{"n": 1}, {"n": 2}])
     path.write_text('{"n": 3}\n{"n": 4')  # the last line is cut off
     assert read_records(path) == [{"n": 1}, {"n": 2}, {"n": 3}]
+    path.unlink()
+    odd = [
+        {"class_names": ["a\u2028b", "c\x85d"]}
+    ]  # ends of lines in Unicode; the results were lost with the plain file
+    write_archive(path, odd)
+    assert read_records(path) == odd
     archive_of(path).write_bytes(archive_of(path).read_bytes()[:-20])
     with pytest.raises(InputError, match=r"r\.jsonl\.xz cannot be read"):
         read_records(path)

@@ -318,7 +318,8 @@ def test_a_run_with_json_of_another_structure_is_refused_or_read(
 @pytest.mark.parametrize("changed", [damaged, json_case])
 def test_changed_results_are_refused_or_read(done: Any, changed: Any, count: int, tmp_path: Path) -> None:
     suite, out, results = done
-    markers = {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("result.json")}
+    markers = {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("done")}
+    assert markers
     files = {"results.jsonl": (out / "results.jsonl").read_bytes(), **markers}
 
     def read(folder: Path) -> object:

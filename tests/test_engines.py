@@ -210,7 +210,7 @@ def test_ids_that_do_not_match(engine: Engine) -> None:
         "must be unique, but 8.png occurs more than once": second.with_columns(
             file=pl.col("file").replace("7.png", "8.png")
         ),
-        "column 'file' has 1 rows without a value": second.with_columns(file=pl.col("file").replace("7.png", None)),
+        "column 'file' has 1 row without a value": second.with_columns(file=pl.col("file").replace("7.png", None)),
     }
     for reason, changed in cases.items():
         with pytest.raises(InputError, match=reason):

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import os
-import pathlib
+import re
 import resource
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
+import fault_injection
 from command_line import Done, call
-from waiting import SECONDS
+from fault_injection import Faults, Remembered, children, fails
 
 TORCH = find_spec("torch") is not None
 Y = np.arange(90) % 3
@@ -67,47 +65,10 @@ def contents(place: Path) -> dict[str, bytes]:
     return {str(path.relative_to(place)): path.read_bytes() for path in files if path.name != ".lock"}
 
 
-class Faults:
-    """Counts what writes: opening and writing files, flushing, renaming, making folders; and lets one of these fail."""
-
-    def __init__(self, act: Callable[[], None] | None = None, at: int = -1) -> None:
-        self.act, self.at, self.count = act, at, 0
-
-    def step(self) -> None:
-        self.count += 1
-        if self.count == self.at + 1 and self.act is not None:
-            self.act()
-
-    def wrap(self, function: Any, writes: Callable[..., bool] = lambda *a, **k: True) -> Any:
-        def wrapped(*arguments: Any, **options: Any) -> Any:
-            if writes(*arguments, **options):
-                self.step()
-            return function(*arguments, **options)
-
-        return wrapped
-
-    @contextlib.contextmanager
-    def active(self) -> Iterator[None]:
-        def opened(path: object, mode: str = "r", *more: Any, **options: Any) -> bool:
-            return bool(set(mode) & set("wax+"))
-
-        with pytest.MonkeyPatch.context() as patch:
-            for owner, name in ((os, "replace"), (os, "rename"), (os, "fsync"), (pathlib.Path, "write_bytes")):
-                patch.setattr(owner, name, self.wrap(getattr(owner, name)))
-            patch.setattr(pathlib.Path, "open", self.wrap(pathlib.Path.open, opened))
-            patch.setattr(pathlib.Path, "mkdir", self.wrap(pathlib.Path.mkdir))
-            yield
-
-
-def fails(number: int) -> Callable[[], None]:
-    def act() -> None:
-        raise OSError(number, os.strerror(number))
-
-    return act
-
-
-def sends(number: signal.Signals) -> Callable[[], None]:
-    return lambda: os.kill(os.getpid(), number)
+def results(place: Path) -> dict[str, bytes]:
+    """The files of a result, without what a killed process has left beside them."""
+    found = contents(place) if place.exists() else {}
+    return {name: content for name, content in found.items() if ".classgap-" not in name}
 
 
 def chosen(count: int, most: int) -> list[int]:
@@ -125,6 +86,7 @@ class Case:
     folder: Path
     writes: int
     new: dict[str, bytes]
+    remembered: Remembered
 
     def begin(self, folder: Path) -> tuple[Path, dict[str, bytes]]:
         """A copy to work in: the place of the result, and what is there."""
@@ -143,14 +105,15 @@ def case(request: pytest.FixtureRequest, inputs: Path, tmp_path_factory: pytest.
         Faults(),
     )
     shutil.copytree(inputs, whole)
-    with faults.active():
+    remembered = Remembered()
+    with faults.active(), remembered.active():
         assert call(*words, folder=whole).code == 0
     shutil.copytree(inputs if verb in ("train", "new-method") else whole, folder)
     place = folder / written
     for path in ([place] if place.is_file() else sorted(place.rglob("*"))) if place.exists() else ():
         if path.is_file():
             path.write_bytes(b"earlier " + path.read_bytes()[:20])
-    return Case(verb, words, written, folder, faults.count, contents(whole / written))
+    return Case(verb, words, written, folder, faults.count, contents(whole / written), remembered)
 
 
 def check_refused(done: Done, verb: str, moment: int) -> None:
@@ -164,7 +127,7 @@ def disk_faults(case: Case, tmp_path: Path, most: int) -> int:
     for moment in moments:
         number, folder = (errno.ENOSPC, errno.EROFS)[moment % 4 == 0], tmp_path / str(moment)
         place, before = case.begin(folder)
-        with Faults(fails(number), moment).active():
+        with case.remembered.active(), Faults(fails(number), moment).active():
             done = call(*case.words, folder=folder)
         if done.code == 0:  # a note or a flush that is not needed
             assert contents(place).keys() == case.new.keys(), (verb, moment)
@@ -177,9 +140,7 @@ def disk_faults(case: Case, tmp_path: Path, most: int) -> int:
                 assert not [name for name in found if found[name] == before.get(name)], (verb, moment)
             assert not list(folder.rglob(".classgap-*")), (verb, moment)
         if verb == "train":
-            assert call(*case.words, "--resume", folder=folder).code == 0, (verb, moment)
-            weights = "model.safetensors"
-            assert (place / weights).read_bytes() == case.new[weights], (verb, moment)
+            again_as_new(case, (number, moment), folder)
         shutil.rmtree(folder)
     return len(moments)
 
@@ -197,60 +158,53 @@ def test_a_full_or_read_only_disk_at_every_write(case: Case, tmp_path: Path) -> 
     print(case.verb, disk_faults(case, tmp_path, 1000), "faults")
 
 
-CHILD = """
-import signal, sys, warnings
-from pathlib import Path
-warnings.simplefilter("ignore")
-from test_faults import Faults, sends
-from classgap.cli import main
-number, moment, sys.argv[1:] = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
-with Faults(sends(signal.Signals(number)), moment).active():
-    main()
-"""
-
-
-def in_a_child(words: list[str], folder: Path, number: signal.Signals, moment: int) -> int:
-    """Call the command line in a process that gets a signal at one write; how it ended."""
-    command = [sys.executable, "-c", CHILD, str(int(number)), str(moment), *words]
-    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    options = {"cwd": folder, "env": {**os.environ, "PYTHONPATH": path}, "timeout": SECONDS}
-    return subprocess.run(command, capture_output=True, check=False, **options).returncode  # type: ignore[call-overload,no-any-return]
-
-
 def signals(case: Case, tmp_path: Path, most: int) -> int:
-    """End the process at writes, one after the other; the number of signals."""
-    moments, verb = chosen(case.writes, most), case.verb
-    for moment in moments:
-        number, folder = (signal.SIGKILL, signal.SIGTERM)[moment % 2], tmp_path / str(moment)
-        place, before = case.begin(folder)
-        code = in_a_child(case.words, folder, number, moment)
-        found = {n: c for n, c in (contents(place) if place.exists() else {}).items() if ".classgap-" not in n}
-        resumable = verb in ("train", "features")
-        if number == signal.SIGKILL:
-            assert code == -number, (verb, moment, code)
-        else:
-            assert code in (0, 128 + number), (verb, moment, code)
-            assert not list(folder.rglob(".classgap-*")), (verb, moment)
-            assert resumable or found == before or found.keys() == case.new.keys(), (verb, moment)
-        old = {name for name, content in found.items() if content == before.get(name)}
-        assert resumable or old in (set(), set(found)), (verb, moment, old, set(found))  # never a mix of two results
-        again = call(*case.words, *(["--resume"] if verb == "train" else []), folder=folder)
-        assert again.code == 0, (verb, moment, again)
-        if resumable:
-            for name in ("model.safetensors", "."):
-                assert name not in case.new or contents(place)[name] == case.new[name], (verb, moment)
-        shutil.rmtree(folder)
+    """End the process at writes, one after the other, with SIGKILL and with SIGTERM; the number of signals."""
+    moments = [(moment, number) for moment in chosen(case.writes, most) for number in (signal.SIGKILL, signal.SIGTERM)]
+    packages = fault_injection.MEASURING if case.verb in MEASURING else fault_injection.TRAINING
+    with children(case.remembered, packages, tmp_path) as in_a_child:
+        for moment, number in moments:
+            folder = tmp_path / f"{moment} {number.name}"
+            place, before = case.begin(folder)
+            code = in_a_child(case.words, folder, number, moment)
+            check_signalled(case, (number, moment, code), place, before)
+            again_as_new(case, (number, moment), folder)
+            shutil.rmtree(folder)
     return len(moments)
 
 
+def check_signalled(case: Case, ended: tuple[signal.Signals, int, int], place: Path, before: dict[str, bytes]) -> None:
+    """The exit code says what happened, and the earlier result or the new one is there, never a mix."""
+    number, _, code = ended
+    found = results(place)
+    resumable = case.verb in ("train", "features")
+    if number == signal.SIGKILL:
+        assert code == -number, (case.verb, ended)
+    else:
+        assert code in (0, 128 + number), (case.verb, ended)
+        assert not list(place.parent.rglob(".classgap-*")), (case.verb, ended)
+        assert resumable or found == before or found.keys() == case.new.keys(), (case.verb, ended)
+    old = {name for name, content in found.items() if content == before.get(name)}
+    assert resumable or old in (set(), set(found)), (case.verb, ended, old, set(found))
+
+
+def without_place(content: bytes) -> bytes:
+    """The bytes of a file without the hash of the folder and the times of its inputs, which a file of features has."""
+    return re.sub(rb"(fingerprint.{6})[0-9a-f]{16}", rb"\1", content)
+
+
+def again_as_new(case: Case, fault: tuple[object, ...], folder: Path) -> None:
+    """After a fault the same call gives what it would have given without it."""
+    with case.remembered.active():
+        again = call(*case.words, *(["--resume"] if case.verb == "train" else []), folder=folder)
+    assert again.code == 0, (case.verb, fault, again)
+    found = results(folder / case.written)
+    assert found.keys() == case.new.keys(), (case.verb, fault)
+    for name in ("model.safetensors", ".") if case.verb in ("train", "features") else ():
+        assert name not in case.new or without_place(found[name]) == without_place(case.new[name]), (case.verb, fault)
+
+
 SIGNALLED = [verb for verb in VERBS if verb != "new-method"]
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("case", [verb for verb in ("audit", "probe", "train") if verb in VERBS], indirect=True)
-def test_signals_at_some_writes(case: Case, tmp_path: Path) -> None:
-    assert signals(case, tmp_path, 2) > 0
 
 
 @pytest.mark.slow

@@ -423,6 +423,21 @@ def test_a_rounding_error_does_not_make_logits_of_probabilities():
     np.testing.assert_array_equal(method.predict(scores)[1:], method.predict(SCORES)[1:])
 
 
+@pytest.mark.parametrize(("early", "late"), [("0", "1.0"), ("0.0", "1"), (" 0", " 1"), ("false", "true")])
+def test_labels_may_be_spelled_otherwise_after_thousands_of_rows(tmp_path: Path, early: str, late: str) -> None:
+    """Types are taken from the first 10,000 rows; 1.0 after whole numbers was refused."""
+    rows = [f"{value},{k % 2},{value},{k % 2}\n" for k, value in enumerate([early] * 10_100 + [late] * 5)]
+    (tmp_path / "a.csv").write_text("true_a,true_b,pred_a,pred_b\n" + "".join(rows))
+    found = MultiLabelPredictions.read([tmp_path / "a.csv"])
+    assert found.y_true[:, 0].sum() == found.y_pred[:, 0].sum() == 5
+    other = "x" if early != "false" else "1"
+    (tmp_path / "a.csv").write_text("true_a,true_b,pred_a,pred_b\n" + "".join(rows) + f"{other},0,0,0\n")
+    with pytest.raises(
+        InputError, match=f"column 'true_a' of .* must hold (numbers|only true and false), got '{other}'"
+    ):
+        MultiLabelPredictions.read([tmp_path / "a.csv"])
+
+
 def test_ids_in_files_are_text(tmp_path):
     file = tmp_path / "a.csv"
     file.write_text("id,true_a,true_b,prob_a,prob_b\n01,1,0,.5,.6\n1,0,1,.4,.3\n", encoding="utf-8")

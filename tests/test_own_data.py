@@ -279,6 +279,7 @@ def test_faulty_folders(tmp_path: Path, change: Any, message: str) -> None:
         ("path,label\nant/00.png,a\nant/01.png,a\n", "single class"),
         ("path,label\nant/00.png,a\nbee/00.png,b\nbee/01.png,b\n", r"class a has only 1 image \(ant/00.png\)"),
         ("path,label\n", "names no images"),
+        ("text,label\nyes,a\nno,b\ntext,label\nyes,a\n", r"a row is the header again \(text, label\)"),
         ("path,label\na,b,c,d\n", "cannot be read as a table"),
     ],
 )

@@ -80,6 +80,22 @@ def test_folder_and_several_files_are_parts(tmp_path: Path) -> None:
     (tmp_path / ".part-0.parquet.crc").touch()
     assert confusion(Predictions.read([tmp_path])) == COUNTS
     assert confusion(Predictions.read(sorted(tmp_path.glob("part-*")))) == COUNTS
+    for hidden in (".ipynb_checkpoints", "_temporary/0"):  # copies, which counted twice
+        (tmp_path / hidden).mkdir(parents=True)
+        write(tmp_path / hidden / "part-0.parquet", {"y_true": TRUE, "y_pred": PRED})
+    assert confusion(Predictions.read([tmp_path])) == COUNTS
+
+
+def test_linked_folders_are_parts(tmp_path: Path) -> None:
+    """Their samples were left out silently."""
+    for folder, part in (("here/site=1", slice(0, 3)), ("there", slice(3, 7))):
+        (tmp_path / folder).mkdir(parents=True)
+        write(tmp_path / folder / "a.parquet", {"y_true": TRUE[part], "y_pred": PRED[part]})
+    here = tmp_path / "here"
+    for name, target in (("site=2", "there"), ("latest", "here/site=1"), ("site=1/up", "here")):
+        (here / name).symlink_to(tmp_path / target)  # the last two lead to folders that are read anyway
+    assert confusion(Predictions.read([here])) == COUNTS
+    assert Predictions.read([here], Columns(by=("site",))).slice_counts()["site"].names == ("1", "2")
 
 
 def test_a_file_counts_once(tmp_path: Path) -> None:
@@ -90,6 +106,27 @@ def test_a_file_counts_once(tmp_path: Path) -> None:
     (tmp_path / "b.csv").symlink_to(file)
     with pytest.raises(InputError, match=r"b\.csv is given twice \(.*a\.csv is the same file\)"):
         Predictions.read([tmp_path])
+
+
+def test_files_that_were_joined_with_their_headers_are_refused(tmp_path: Path) -> None:
+    """The second header was a sample of a class named "label"."""
+    text = "label,pred\n" + "".join(f"{k % 3},{k % 2}\n" for k in range(9))
+    (tmp_path / "a.csv").write_text(text * 2)
+    for rows in (False, True):
+        with pytest.raises(InputError, match=r"a row of the table is its header again \(label, pred\)"):
+            Predictions.read([tmp_path / "a.csv"], rows=rows)
+    with pytest.raises(InputError, match="is its header again"):
+        compare(tmp_path / "a.csv", tmp_path / "a.csv")
+    (tmp_path / "a.csv").write_text(text + "label,0\n")  # a class of this name, say
+    assert Predictions.read([tmp_path / "a.csv"]).num_samples == 10
+
+
+@pytest.mark.parametrize("text", ["nan", "NA", "<NA>", "N/A", "None"])
+def test_a_missing_label_among_numbers_is_refused(tmp_path: Path, text: str) -> None:
+    """NA, as R writes it, was a class."""
+    (tmp_path / "a.csv").write_text(f"label,pred\n0,0\n1,1\n{text},1\n")
+    with pytest.raises(InputError, match=f"column 'label' has rows without a label \\('{text}' among numbers\\)"):
+        Predictions.read([tmp_path / "a.csv"])
 
 
 def test_a_hard_link_is_the_same_file(tmp_path: Path) -> None:
@@ -270,6 +307,11 @@ def test_names_files(tmp_path: Path) -> None:
         assert read_names(tmp_path / name) == NAMES
     (tmp_path / "c.csv").write_text("class,count\nant,3\nbee,4\n", encoding="utf-8")
     assert read_train_counts(tmp_path / "c.csv") == {"ant": 3, "bee": 4}
+    (tmp_path / "c.csv").write_text(
+        ",class,count\n0,0,300\n1,1,40\n"
+    )  # with the index of pandas; the counts were 0 and 1
+    with pytest.raises(InputError, match="must have two columns, class and count, got '', 'class', 'count'; remove"):
+        read_train_counts(tmp_path / "c.csv")
     (tmp_path / "c.json").write_text("[3, 4]", encoding="utf-8")
     assert read_train_counts(tmp_path / "c.json") == [3, 4]
 
@@ -471,6 +513,27 @@ def test_a_missing_id_is_refused() -> None:
                 InputError, match="ids must have a value for every sample, but that of row 1 is missing"
             ):
                 made(labels, labels, ids=ids)
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["one_label", "multi_label"])
+def test_a_missing_id_is_refused_in_files(tmp_path: Path, several: bool) -> None:
+    """An id that is nan was accepted in archives and in Parquet files."""
+    reader = MultiLabelPredictions.read if several else Predictions.read
+    labels = np.array([[0, 1], [1, 1]]) if several else np.array([0, 1])
+    columns, ids = Columns(id="id"), [1.0, float("nan")]
+    arrays = archive(tmp_path / "a.npz", y_true=labels, y_pred=labels, id=np.array(ids))
+    with pytest.raises(
+        InputError, match=r"array 'id' in .*a.npz must have a value for every sample, but that of row 1"
+    ):
+        reader([arrays], columns)
+    names = ("true_a", "true_b", "pred_a", "pred_b") if several else ("label", "pred")
+    values = [*labels.T, *labels.T] if several else [labels, labels]
+    table = write(tmp_path / "a.parquet", {"id": ids, **dict(zip(names, values, strict=True))})
+    with pytest.raises(InputError, match="column 'id' has 1 row without a value"):
+        reader([table], columns) if several else compare(table, table, columns=columns)
+    if not several:
+        with pytest.raises(InputError, match="column 'id' has 1 row without a value"):
+            Predictions.read([table], columns, rows=True)
 
 
 def test_whole_numbers_are_positions_in_the_class_names(tmp_path: Path) -> None:
@@ -675,9 +738,9 @@ def test_unusable_columns_of_samples(tmp_path: Path) -> None:
     table = {"y_true": TRUE, "y_pred": PRED, "name": [None, *"bcdefg"], "text": PRED}
     with pytest.raises(InputError, match=r"ids must have one entry per sample like y_true, 7, got shape \(3,\)"):
         audit(TRUE, PRED, ids=["a", "b", "c"])
-    with pytest.raises(InputError, match="column 'name' has 1 rows without a value"):
+    with pytest.raises(InputError, match="column 'name' has 1 row without a value"):
         Predictions.from_frame(pl.DataFrame(table), Columns(id="name"))
-    with pytest.raises(InputError, match="column 'name' has 1 rows without a value"):
+    with pytest.raises(InputError, match="column 'name' has 1 row without a value"):
         Predictions.read(write(tmp_path / "a.parquet", table), Columns(id="name"))
     with pytest.raises(InputError, match="unknown column for --path 'nam'; did you mean 'name'"):
         Predictions.read(tmp_path / "a.parquet", Columns(path="nam"))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
@@ -55,6 +56,15 @@ def test_a_table_for_each_part(tmp_path: Path) -> None:
     _csv(tmp_path / "training.csv", ROWS)
     with pytest.raises(InputError, match=r"several tables for one part \(train.csv, training.csv\)"):
         load_source(str(tmp_path))
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_the_name_of_a_table_is_no_pattern(tmp_path: Path, ending: str) -> None:
+    """The other file was read, without a word."""
+    for name, rows in (("a[1]", ROWS), ("a1", ROWS[:4])):
+        table = _csv(tmp_path / f"{name}.csv", rows)
+        pl.read_csv(table, glob=False).write_parquet(tmp_path / f"{name}.parquet")
+    assert len(load_data(f"{tmp_path}/a[1].{ending}", encode=encode, val_fraction=0.2).train) == 12
 
 
 def test_predicting_on_texts(tmp_path: Path) -> None:

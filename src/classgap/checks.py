@@ -347,6 +347,9 @@ def _from_objects(name: str, labels: NDArray[Any]) -> NDArray[Any]:
     if all(isinstance(label, bytes) for label in labels):
         return labels.astype(bytes)
     if all(isinstance(label, (int, np.integer)) for label in labels):
-        return labels.astype(np.int64)
+        try:
+            return labels.astype(np.int64)
+        except OverflowError:
+            raise InputError(f"{name} holds whole numbers of more than 64 bits; pass such labels as text") from None
     sorts = sorted({type(label).__name__ for label in labels})
     raise InputError(f"{name} mixes labels of the types {', '.join(sorts)}; use names or indices throughout")

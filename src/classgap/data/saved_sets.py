@@ -44,7 +44,7 @@ def read_saved_set(folder: Path) -> SavedSet:
         loaded = datasets.load_from_disk(str(folder))
     except Exception as error:  # whatever Arrow says about a damaged or missing file
         raise InputError(
-            f"{folder} cannot be read as a saved data set ({str(error).splitlines()[0]}); save it again"
+            f"{folder} cannot be read as a saved data set ({' '.join(str(error).split())[:200]}); save it again"
         ) from error
     sets = dict(loaded) if isinstance(loaded, datasets.DatasetDict) else {"": loaded}
     if len(sets) > 1 and (unknown := [name for name in sets if name.lower() not in PARTS]):

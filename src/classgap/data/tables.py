@@ -68,9 +68,10 @@ def _read_table(path: Path) -> Rows:
 
     try:
         if path.suffix.lower() == ".parquet":
-            frame = pl.read_parquet(path)
+            frame = pl.read_parquet(path, glob=False)
         else:
-            frame = pl.read_csv(path, separator="\t" if path.suffix.lower() == ".tsv" else ",", infer_schema=False)
+            separator = "\t" if path.suffix.lower() == ".tsv" else ","
+            frame = pl.read_csv(path, separator=separator, infer_schema=False, glob=False)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise InputError(f"{path} cannot be read as a table ({str(error).splitlines()[0]})") from error
     columns = {role: _column(role, frame.columns, path) for role in _COLUMNS}
@@ -94,6 +95,12 @@ def _read_table(path: Path) -> Rows:
         if empty:
             raise InputError(f"{path}: column {column} is empty in row {empty[0]}; fill it in or drop the row")
         texts[role] = [str(entry).strip() for entry in values]
+    header = str(columns[value]), str(columns["label"])
+    if header in zip(texts[value], texts["label"], strict=True):
+        raise InputError(
+            f"{path}: a row is the header again ({', '.join(header)}), so that the file may have been joined from several ones "
+            "with their headers; remove this row"
+        )
     parts = [_part(part, path, row) for row, part in enumerate(texts["split"], 1)]
     return Rows(texts[value], texts["label"], parts, texts=value == "text")
 

@@ -15,11 +15,18 @@ from classgap.checks import InputError
 from classgap.predictions.batches import MOST_SCORES, may_be_large, num_scores, open_batches
 from classgap.predictions.confusion import DENSE_LIMIT, Confusion, check_total
 from classgap.predictions.labels import LabelCoder, resolve_classes
-from classgap.predictions.matching import different_ids, repeated_id
+from classgap.predictions.matching import different_ids, missing_ids, repeated_id
 from classgap.predictions.predictions import DESCRIBING, Predictions
 from classgap.predictions.side_files import counts_in_order
 from classgap.predictions.slice_counts import SliceCounts
-from classgap.predictions.tables import Table, collect, encode_rows, label_values, sample_values
+from classgap.predictions.tables import (
+    Table,
+    collect,
+    encode_rows,
+    label_values,
+    refuse_repeated_header,
+    sample_values,
+)
 
 BATCH_ROWS = 2_000_000
 
@@ -110,6 +117,7 @@ def count_labels(table: Table) -> Pairs:
     if count.sum() == 0:
         raise InputError("the predictions must have at least one row, got none")
     true, pred = label_values(groups["true"], found.true, count), label_values(groups["pred"], str(found.pred), count)
+    refuse_repeated_header(found, true, pred)
     return Pairs(true, pred, {name: sample_values(groups[alias], name) for name, alias in slices.items()}, count)
 
 
@@ -240,8 +248,17 @@ def _side(table: Table, number: str, alike: bool) -> Any:
     true, pred = text(found.true), text(str(found.pred))
     columns = {"true": true, **({"right": pred == true} if alike else {"pred": pred})}
     if "id" in found.samples:
-        columns["id"] = text(found.samples["id"])
+        columns["id"] = _id(table)
     return table.data.lazy().select(**{f"{name}{number}": column for name, column in columns.items()})
+
+
+def _id(table: Table) -> Any:
+    """The id as the engine compares it: categories as text, nan as a missing value."""
+    name = table.columns.samples["id"]
+    kind, column = table.data.collect_schema()[name], nw.col(name)
+    if kind in (nw.Categorical, nw.Enum):
+        return column.cast(nw.String)
+    return nw.when(~column.is_nan()).then(column) if kind.is_float() else column
 
 
 def _joined(before: Any, after: Any) -> Any:
@@ -269,9 +286,9 @@ def _ids_differ(before: Table, after: Table) -> InputError:
     kinds = [table.data.collect_schema()[table.columns.samples["id"]] for table in (before, after)]
     for table in (before, after):
         name = table.columns.samples["id"]
-        ids = table.data.lazy().select(id=_id_of_one_type(nw.col(name), kinds).cast(nw.String))
+        ids = table.data.lazy().select(id=_id_of_one_type(_id(table), kinds).cast(nw.String))
         if missing := len(collect(ids.filter(nw.col("id").is_null()))):
-            return InputError(f"column {name!r} has {missing:,} rows without a value; fill or remove them")
+            return missing_ids(name, missing)
         twice = collect(ids.group_by("id").agg(nw.len().alias("n")).filter(nw.col("n") > 1).head(1))
         if len(twice):
             return repeated_id(twice["id"].to_list()[0])

@@ -32,6 +32,7 @@ from classgap.predictions.columns import (
 )
 from classgap.predictions.labels import names_of
 from classgap.predictions.locations import Files, Location, Paths, find_files, is_address
+from classgap.predictions.matching import present_ids
 from classgap.predictions.predictions import PER_ROW, Predictions
 from classgap.predictions.stores import unreadable
 
@@ -39,7 +40,9 @@ if TYPE_CHECKING:
     from classgap.predictions.tables import Table
 
 # How polars reports a cell of a CSV file that is no number.
-_CELL = re.compile(r"could not parse `(?P<text>.*)` as dtype `(?P<type>[fiu])\d+` at column '(?P<column>.*)' \(column")
+_CELL = re.compile(
+    r"could not parse `(?P<text>.*)` as dtype `(?P<type>bool|[fiu])\d*` at column '(?P<column>.*)' \(column"
+)
 
 
 def read_predictions(
@@ -134,7 +137,7 @@ def readable(file: Location) -> Iterator[None]:
             raise  # a file on this machine: the command line has a sentence for these
         reason = str(error).split("\n", 1)[0]
         if (cell := _CELL.match(reason)) is not None:
-            wanted = "numbers" if cell["type"] == "f" else "whole numbers"
+            wanted = {"f": "numbers", "bool": "only true and false"}.get(cell["type"], "whole numbers")
             raise InputError(f"column {cell['column']!r} of {file} must hold {wanted}, got {cell['text']!r}") from None
         if reason.startswith("schema"):
             raise InputError(
@@ -216,6 +219,7 @@ def _roles(arrays: Arrays, file: Path, columns: Columns) -> tuple[Arrays, Arrays
             raise InputError(
                 f"array {array!r} in {file} must have one entry per sample, {len(found['y_true'])}, got {len(values)}"
             )
+        values = present_ids(values, f"array {array!r} in {file}") if name == "id" else values
         samples[name] = plain_column(values, f"array {array!r}")
     for role in ("scores", "features", "weight"):
         if role in found and (found[role].ndim != 2 or found[role].dtype.kind not in "fiu"):

@@ -18,6 +18,8 @@ MAX_CLASSES = 65_536
 _TABLE_RANGE = 1 << 22
 # A column with more different labels than this, all of them decimal numbers, is not a label column.
 _MANY_FRACTIONS = 50
+# How pandas, R, databases and spreadsheets write a missing value.
+_MISSING = ("nan", "none", "null", "na", "<na>", "nat", "n/a", "#n/a")
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
 # A spreadsheet takes a cell that begins with one of these characters for a formula, and runs it. The last four are full-width.
 FORMULA_STARTS = "[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"
@@ -211,7 +213,7 @@ def _canonical(title: str, values: NDArray[Any], names: Sequence[str]) -> list[A
         raise InputError(f"{title} has rows without a label (empty text); remove these rows or add labels")
     if all(_is_whole(t) for t in texts):
         return [int(t) for t in texts]
-    known = [text for text in texts if text.lower() not in ("nan", "none", "null")]
+    known = [text for text in texts if text.lower() not in _MISSING]
     if 0 < len(known) < len(texts) and all(NUMBER.fullmatch(text) for text in known):
         missing = next(text for text in texts if text not in known)
         raise InputError(f"{title} has rows without a label ({missing!r} among numbers); remove or label them")

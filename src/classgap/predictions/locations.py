@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,7 +106,7 @@ def _files_in(path: Path) -> list[Path]:
     """The file itself, or the prediction files in this folder."""
     files = [path]
     if path.is_dir():
-        files = [p for p in sorted(path.rglob("*")) if _is_part(p)]
+        files = sorted(_parts_below(path))
         if not files:
             raise InputError(f"folder {path} contains no prediction file ({', '.join(_FORMATS)})")
     for file in files:
@@ -118,9 +118,22 @@ def _files_in(path: Path) -> list[Path]:
     return files
 
 
-def _is_part(path: Path) -> bool:
-    """Whether an entry of a folder is a part of the data set. A broken link is one: its rows must not be left out silently."""
-    return path.suffix.lower() in _FORMATS and path.name[0] not in "._" and not path.is_dir()
+def _parts_below(folder: Path) -> Iterator[Path]:
+    """The files of the data set in a folder, also in linked ones. A broken link is one: its rows must not be left out silently.
+
+    Hidden folders hold copies and unfinished files, such as ``.ipynb_checkpoints`` and Spark's ``_temporary``.
+    """
+    seen = set()  # a link may lead to a folder that is read anyway
+    for place, folders, files in os.walk(folder, followlinks=True):
+        if (real := os.path.realpath(place)) in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        linked = {name for name in folders if os.path.islink(os.path.join(place, name))}
+        folders[:] = sorted((name for name in folders if name[0] not in "._" or "=" in name), key=linked.__contains__)
+        yield from (
+            Path(place, name) for name in files if Path(name).suffix.lower() in _FORMATS and name[0] not in "._"
+        )
 
 
 def _format(file: Location) -> str:

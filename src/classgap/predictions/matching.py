@@ -79,12 +79,20 @@ def _as_whole(ids: NDArray[Any]) -> NDArray[Any]:
     return np.array([str(value).removesuffix(".0") for value in values], dtype=object)
 
 
-def present_ids(ids: Any) -> NDArray[Any]:
-    """Sample ids as an array; a missing one is refused."""
+def present_ids(ids: Any, title: str = "ids") -> NDArray[Any]:
+    """Sample ids as an array; a missing one is refused. ``title`` is what holds them."""
     values = np.asarray(as_numpy(ids))
     if values.dtype.kind in "fMmO" and any(missing := [is_missing(value) for value in values.ravel().tolist()]):
-        raise InputError(f"ids must have a value for every sample, but that of row {missing.index(True)} is missing")
+        raise InputError(
+            f"{title} must have a value for every sample, but that of row {missing.index(True)} is missing"
+        )
     return values
+
+
+def missing_ids(column: str, number: int) -> InputError:
+    """The error for rows of a table without an id."""
+    rows = "1 row" if number == 1 else f"{number:,} rows"
+    return InputError(f"column {column!r} has {rows} without a value; fill or remove them")
 
 
 def repeated_id(example: object) -> InputError:

@@ -15,6 +15,7 @@ from classgap.predictions.archives import Arrays, read_archive
 from classgap.predictions.arrays import plain_column
 from classgap.predictions.columns import Columns, pick, refuse_true_labels, without_described
 from classgap.predictions.labels import names_of
+from classgap.predictions.matching import present_ids
 from classgap.predictions.multi_label import MultiLabelPredictions, Thresholds
 
 if TYPE_CHECKING:
@@ -37,6 +38,11 @@ class LabelColumns:
     true: list[str]
     scores: list[str]
     pred: list[str]
+
+    @property
+    def all(self) -> list[str]:
+        """The columns of all roles."""
+        return [*self.true, *self.scores, *self.pred]
 
 
 def find_label_columns(available: Sequence[str], columns: Columns, place: str) -> LabelColumns:
@@ -142,7 +148,7 @@ def from_frame(
         found = LabelColumns(list(label_names), **chosen)
     refuse_true_labels(found.true, pred=found.pred, scores=found.scores)
     id_name = pick("id", columns.id, available) if columns.id else None
-    wanted = dict.fromkeys([*found.true, *found.scores, *found.pred, *([id_name] if id_name else [])])
+    wanted = dict.fromkeys([*found.all, *([id_name] if id_name else [])])
     rows = collect(data.select(*wanted))
     if len(rows) == 0:
         raise InputError("the predictions must have at least one row, got none")
@@ -198,13 +204,13 @@ def read(
     """See :meth:`MultiLabelPredictions.read`."""
     from classgap.predictions.files import readable
     from classgap.predictions.locations import find_files
-    from classgap.predictions.scans import scan_as_stored
+    from classgap.predictions.scans import scan_numbers
 
     source, columns = find_files(paths), columns or Columns()
     place = str(source.files[0])
     if source.is_table:
         with readable(source.files[0]):
-            table = scan_as_stored(source, columns, lambda names: find_label_columns(names, columns, place).scores)
+            table = scan_numbers(source, columns, lambda names: find_label_columns(names, columns, place).all)
             return from_frame(table, columns, threshold, place, label_names)
     return _read_archives([Path(file) for file in source.files], columns, threshold, label_names)
 
@@ -273,7 +279,8 @@ def _archive_parts(arrays: Arrays, file: Path, columns: Columns) -> dict[str, ND
                 "label per sample leave out --multi-label"
             )
     if columns.id is not None:
-        found["ids"] = plain_column(arrays[str(pick("id", columns.id, available))])
+        name = str(pick("id", columns.id, available))
+        found["ids"] = plain_column(present_ids(arrays[name], f"array {name!r} in {file}"))
     free = without_described(available, columns)
     names = "label_names" if "label_names" in free else pick("class_names", None, free)
     if names is not None and names not in wanted.values():

@@ -32,20 +32,23 @@ def scan(source: Files, columns: Columns) -> pl.LazyFrame:
     return table.with_columns(pl.col(count).cast(pl.Int64, strict=False))  # partitions are text, e.g. n=5
 
 
-def scan_as_stored(source: Files, columns: Columns, floats: Callable[[Sequence[str]], Sequence[str]]) -> pl.LazyFrame:
-    """One lazy table over all files, every column except the sample ids with the type that its values suggest.
-
-    Ids are text: 7 and 007 are two of them.
+def scan_numbers(source: Files, columns: Columns, numbers: Callable[[Sequence[str]], Sequence[str]]) -> pl.LazyFrame:
+    """One lazy table over all files, in which sample ids are text: 7 and 007 are two of them.
 
     Args:
-        floats: Which of the columns of a CSV file hold decimal numbers, even if the first thousands are whole.
+        numbers: Which of the columns of a CSV file hold decimal numbers, even if the first thousands are whole, or booleans.
     """
 
-    def types(header: Sequence[str]) -> Types:
-        ids = [columns.id and pick("id", columns.id, header)]
-        return dict.fromkeys(floats(header), pl.Float64()) | {name: pl.String() for name in ids if name}
+    def ids(header: Sequence[str]) -> Types:
+        name = columns.id and pick("id", columns.id, header)
+        return {name: pl.String()} if name else {}
 
-    return _scan(source, types)
+    table = _scan(source, ids)
+    if source.kind == "parquet":
+        return table
+    schema = table.collect_schema()
+    decimals = [name for name in numbers(schema.names()) if schema[name] != pl.Boolean()]
+    return _scan(source, lambda header: dict.fromkeys(decimals, pl.Float64()) | ids(header))
 
 
 def _types(header: Sequence[str], columns: Columns) -> Types:

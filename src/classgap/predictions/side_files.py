@@ -49,7 +49,12 @@ def read_train_counts(path: Path) -> Mapping[str, int] | Sequence[int]:
             import polars as pl
 
             table = pl.read_csv(path, infer_schema=False, glob=False)
-            found = unique_keys([(str(name), int(count)) for name, count in table.select(table.columns[:2]).rows()])
+            if table.width > 2:  # e.g. the index of pandas, which would be taken for the class
+                raise InputError(
+                    f"training counts must have two columns, class and count, got {', '.join(map(repr, table.columns))}; "
+                    "remove the others"
+                )
+            found = unique_keys([(str(name), int(count)) for name, count in table.rows()])
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     except Exception:

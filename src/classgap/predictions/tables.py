@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from classgap.checks import InputError, label_vector
 from classgap.predictions.arrays import Source, encode, plain_column
 from classgap.predictions.columns import Columns, Found, find_columns
+from classgap.predictions.matching import missing_ids
 from classgap.predictions.predictions import DESCRIBING, Predictions
 
 
@@ -89,6 +90,7 @@ def encode_rows(table: Table, class_names: Sequence[str] | None, train_counts: A
     )
     rows = collect(table.data.select(*wanted))
     arrays = {role: label_values(rows[name], name) for role, name in single.items()}
+    refuse_repeated_header(found, arrays["y_true"], arrays.get("y_pred"))
     names = found.spelled if class_names is None else class_names
     if found.spelled is not None and names is not None and set(found.spelled) == set(names):
         wide["scores"] = in_order_of(names, found, list(arrays.values()))
@@ -135,13 +137,26 @@ def label_values(column: Any, name: str, counts: NDArray[np.int64] | None = None
     return values.astype(str)
 
 
+def refuse_repeated_header(found: Found, y_true: NDArray[Any], y_pred: NDArray[Any] | None) -> None:
+    """Refuse a row whose labels are the names of their columns: of CSV files that were joined with their headers."""
+    if y_pred is None or {y_true.dtype.kind, y_pred.dtype.kind} != {"U"}:
+        return
+    if ((y_true == found.true) & (y_pred == found.pred)).any():
+        raise InputError(
+            f"a row of the table is its header again ({found.true}, {found.pred}), so that its files may have been joined with "
+            "their headers; remove this row, or give the files one by one"
+        )
+
+
 def sample_values(values: Any, name: str) -> NDArray[Any]:
     """A per-sample column; only sample ids must have a value in every row."""
-    missing = values.null_count()
-    if name == "id" and missing:
-        raise InputError(f"column {values.name!r} has {missing:,} rows without a value; fill or remove them")
-    if missing:  # engines write a missing value as None, nan or NA
-        empty = values.is_null().to_list()
+    gone = values.is_null()
+    if name == "id":
+        missing = int((gone | values.is_nan() if values.dtype.is_float() else gone).sum())
+        if missing:
+            raise missing_ids(values.name, missing)
+    if gone.any():  # engines write a missing value as None, nan or NA
+        empty = gone.to_list()
         texts = [None if gone else value for value, gone in zip(values.to_list(), empty, strict=True)]
         return plain_column(np.array(texts, dtype=object), f"column {values.name!r}")
     return plain_column(values.to_numpy(), f"column {values.name!r}")

@@ -44,7 +44,7 @@ def placed_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _parsed(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    lines = text.splitlines()
+    lines = text.removesuffix("\n").split("\n")  # other ends of lines, such as U+2028, may be in a text
     for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line) if line.strip() else None
