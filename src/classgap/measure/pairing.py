@@ -14,7 +14,7 @@ from classgap.checks import InputError
 from classgap.measure.audit_report import AuditReport
 from classgap.measure.auditing import audit
 from classgap.predictions import Columns, Predictions, align
-from classgap.predictions.labels import in_one_spelling
+from classgap.predictions.spelling import in_one_spelling
 from classgap.predictions.tables import is_frame
 
 Side = Any

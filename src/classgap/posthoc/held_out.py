@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from classgap.checks import ROUNDING_OF_SUMS, InputError, feature_matrix, float_matrix, float_vector, in_unit_range
 from classgap.named import column_names, columns_in_order, in_class_order
-from classgap.predictions.labels import NUMBER
 from classgap.predictions.predictions import ScoreKind
+from classgap.predictions.spelling import NUMBER
 
 Array = NDArray[Any]
 _RANGE = 1e4

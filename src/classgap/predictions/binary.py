@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from classgap import checks
 from classgap.checks import InputError, did_you_mean
-from classgap.predictions.labels import distinct_labels
+from classgap.predictions.spelling import distinct_labels
 
 if TYPE_CHECKING:
     from classgap.predictions.predictions import Predictions

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from classgap.predictions.labels import FORMULA_STARTS
+from classgap.predictions.spelling import FORMULA_STARTS
 from classgap.writing import replacing, write
 
 _FORMULA = f"^{FORMULA_STARTS}"

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap.checks import InputError, as_text, printable
+from classgap.checks import InputError, printable
+from classgap.predictions.spelling import (
+    are_flags,
+    canonical,
+    folded,
+    in_order,
+    is_numeric,
+    is_whole,
+    label_text,
+    one_spelling,
+    spelled_alike,
+    spelling_difference,
+    without_decimals,
+)
 
 MAX_CLASSES = 65_536
 # Integer labels within this range are looked up in a table; others by binary search, which is several times slower.
 _TABLE_RANGE = 1 << 22
-# A column with more different labels than this, all of them decimal numbers, is not a label column.
-_MANY_FRACTIONS = 50
-# How pandas, R, databases and spreadsheets write a missing value.
-_MISSING = ("nan", "none", "null", "na", "<na>", "nat", "n/a", "#n/a")
-_WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
-# A spreadsheet takes a cell that begins with one of these characters for a formula, and runs it. The last four are full-width.
-FORMULA_STARTS = "[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"
-_FORMULA_AS_TEXT = re.compile(rf"\A'(?={FORMULA_STARTS})")
-L = TypeVar("L", str, int)
-NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,11 +73,11 @@ def resolve_classes(
         >>> classes, coder(np.array([2, 0])).tolist()
         (('a', 'b', 'c'), [2, 0])
     """
-    if names is None and width is None and _are_flags([values.tolist() for _, values in distinct]):
+    if names is None and width is None and are_flags([values.tolist() for _, values in distinct]):
         names = ["False", "True"]
         labels = [[int(str(value).lower() == "true") for value in values.tolist()] for _, values in distinct]
     else:
-        labels = _one_spelling([_canonical(title, values, names or ()) for title, values in distinct], names, width)
+        labels = one_spelling([canonical(title, values, names or ()) for title, values in distinct], names, width)
     notes: tuple[str, ...] = ()
     if names is None and width is not None:
         _check_indices(
@@ -85,7 +86,7 @@ def resolve_classes(
         classes, index = [str(k) for k in range(width)], [{k: k for k in range(width)}] * len(labels)
     elif names is None:
         classes, shared = _classes_from_labels(distinct, labels, option)
-        index, notes = [shared] * len(labels), _spelled_alike(classes)
+        index, notes = [shared] * len(labels), spelled_alike(classes)
     else:
         classes = check_names(names, width)
         index, notes = _index_by_name(distinct, labels, classes, option, numbered, only_names)
@@ -99,60 +100,6 @@ def resolve_classes(
         for (_, values), column, place in zip(distinct, labels, index, strict=True)
     ]
     return printable_names(classes), coders, notes
-
-
-def _are_flags(columns: Sequence[list[Any]]) -> bool:
-    """Whether all labels are true or false, as booleans or in several spellings (True in one column, true in another)."""
-    if any(len(column) > 2 or len({str(value).lower() for value in column}) < len(column) for column in columns):
-        return False  # two spellings in one column are two classes
-    found = {str(value) for column in columns for value in column}
-    written = {text.lower() for text in found}
-    several = len(written) < len(found) or any(isinstance(column[0], bool) for column in columns)
-    return several and written <= {"false", "true"}
-
-
-def in_one_spelling(runs: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """The class names of several runs, with 1.0 as 1 and true as True where the runs spell them differently.
-
-    Example:
-        >>> in_one_spelling([("1.0", "2.0"), ("1", "2", "3")]), in_one_spelling([("1.0", "2.0"), ("2.0", "3.0")])
-        ([('1', '2'), ('1', '2', '3')], [('1.0', '2.0'), ('2.0', '3.0')])
-    """
-    plain = [_plain_names(names) for names in runs]
-    pairs = {pair for names, short in zip(runs, plain, strict=True) for pair in zip(names, short, strict=True)}
-    return list(runs) if len({short for _, short in pairs}) == len(pairs) else plain
-
-
-def _plain_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Names that are all whole numbers without decimals, and those that are true and false as Python writes them."""
-    short = names
-    if all(_is_number(name, None) for name in names):
-        short = tuple(name.partition(".")[0] for name in names)
-    elif {name.lower() for name in names} <= {"false", "true"}:
-        short = tuple(name.capitalize() for name in names)
-    return short if len(set(short)) == len(names) else names
-
-
-def _spelled_alike(classes: Sequence[str]) -> tuple[str, ...]:
-    """A note on classes whose names differ only in case, spaces or coding of accents: they are probably one class."""
-    first: dict[str, str] = {}
-    pairs = [(other, name) for name in classes if (other := first.setdefault(_folded(name), name)) != name]
-    if not pairs:
-        return ()
-    shown = ", ".join(f"{one!r} and {other!r}" for one, other in pairs[:3]) + (" …" if len(pairs) > 3 else "")
-    return (
-        f"{shown} differ only in {_difference(pairs)}, but count as different classes; use one spelling if they are one",
-    )
-
-
-def _folded(name: str) -> str:
-    return unicodedata.normalize("NFC", name.strip().casefold())
-
-
-def _difference(pairs: Sequence[tuple[str, str]]) -> str:
-    """What the names of the pairs differ in."""
-    alike = all(one.strip().casefold() == other.strip().casefold() for one, other in pairs)
-    return "case or spaces" if alike else "case, spaces or Unicode form (é as one character or as two)"
 
 
 def printable_names(names: Sequence[str]) -> tuple[str, ...]:
@@ -172,7 +119,7 @@ def names_of(values: NDArray[Any], title: str) -> list[str]:
     """Class names from an array of text or whole numbers."""
     if values.ndim != 1 or values.dtype.kind not in "USiu":
         raise InputError(f"{title} must be a list of class names, got shape {values.shape} of {values.dtype}")
-    return [_text(title, name) for name in values.tolist()]
+    return [label_text(title, name) for name in values.tolist()]
 
 
 def check_names(names: Sequence[str], width: int | None = None) -> list[str]:
@@ -189,107 +136,10 @@ def check_names(names: Sequence[str], width: int | None = None) -> list[str]:
     return list(names)
 
 
-def _canonical(title: str, values: NDArray[Any], names: Sequence[str]) -> list[Any]:
-    """Distinct labels as ints if every one of them is a whole number (also ``3.0`` and ``"3"``), otherwise as str.
-
-    Spaces around a number mean nothing, unless the text is among the class ``names``.
-    """
-    if values.dtype.kind == "f":
-        if not np.isfinite(values).all():
-            raise InputError(f"{title} has rows without a label (NaN); remove or label them")
-        if (values != np.rint(values)).any():
-            odd = values[values != np.rint(values)][0]
-            raise InputError(
-                f"{title} must hold class labels, got the fraction {odd:g}; check that it is not a column of scores"
-            )
-        return [int(v) for v in values]
-    if values.dtype.kind == "b" and (flags := _flags_among(names)) is not None:
-        return [flags[bool(v)] for v in values]
-    if values.dtype.kind in "iub":
-        return [int(v) for v in values]
-    texts = [_text(title, v) for v in values]
-    texts = [text.strip(" ") if NUMBER.fullmatch(text) and text not in names else text for text in texts]
-    if any(not text.strip() and text not in names for text in texts):
-        raise InputError(f"{title} has rows without a label (empty text); remove these rows or add labels")
-    if all(_is_whole(t) for t in texts):
-        return [int(t) for t in texts]
-    known = [text for text in texts if text.lower() not in _MISSING]
-    if 0 < len(known) < len(texts) and all(NUMBER.fullmatch(text) for text in known):
-        missing = next(text for text in texts if text not in known)
-        raise InputError(f"{title} has rows without a label ({missing!r} among numbers); remove or label them")
-    if len(texts) > _MANY_FRACTIONS and all(NUMBER.fullmatch(t) for t in texts) and any("." in t for t in texts):
-        raise InputError(
-            f"{title} holds {len(texts)} different decimal numbers (e.g. {texts[0]}), not class labels; check that it is not a "
-            "column of scores or the target of a regression"
-        )
-    return texts
-
-
-def _flags_among(names: Sequence[str]) -> dict[bool, str] | None:
-    """The names that are true and false, in any case; None if they are not among the names, or more than once."""
-    found = {name.lower() == "true": name for name in names if name.lower() in ("false", "true")}
-    spelled = [name for name in names if name.lower() in ("false", "true")]
-    return found if len(spelled) == len(found) == 2 else None
-
-
-def _text(title: str, label: Any) -> str:
-    """A label as text, without the apostrophe that keeps a spreadsheet from running it as a formula (see ``export``)."""
-    return _FORMULA_AS_TEXT.sub("", as_text(title, label), count=1)
-
-
-def _is_whole(text: str) -> bool:
-    # "007" and "7" are different labels, so only the shortest spelling of a number is converted.
-    return _WHOLE.fullmatch(text) is not None
-
-
-def _one_spelling(labels: list[list[Any]], names: Sequence[str] | None, width: int | None) -> list[list[Any]]:
-    """Labels with text such as "3.0" as ints, if other labels, the class names or the scores require numbers."""
-    expects_numbers = names is not None or width is not None
-    expects_numbers |= any(_is_numeric(column) or any(map(_is_whole, column)) for column in labels)
-    return [
-        [int(text.partition(".")[0]) for text in column]
-        if expects_numbers and not _is_numeric(column) and all(_is_number(text, names) for text in column)
-        else column
-        for column in labels
-    ]
-
-
-def _is_number(text: str, names: Sequence[str] | None) -> bool:
-    """Whether a text is a whole number, also with decimals as in "3.0" unless that is a class name."""
-    number, point, decimals = text.partition(".")
-    return _is_whole(number) and (not point or (set(decimals) == {"0"} and text not in (names or ())))
-
-
-def distinct_labels(distinct: Sequence[tuple[str, NDArray[Any]]]) -> list[str]:
-    """The labels of all columns as names, in numeric or alphabetic order.
-
-    Example:
-        >>> distinct_labels([("label", np.array([10.0, 2.0]))]), distinct_labels([("label", np.array([True, False]))])
-        (['2', '10'], ['False', 'True'])
-    """
-    columns = [
-        [str(label) for label in values] if values.dtype.kind == "b" else _canonical(title, values, ())
-        for title, values in distinct
-    ]
-    spelled = _one_spelling(columns, None, None)
-    return _in_order({str(label) for column in spelled for label in column})
-
-
-def _in_order(labels: set[L]) -> list[L]:
-    """Labels in numeric order if all are numbers, also as text, otherwise in alphabetic order."""
-    if all(isinstance(label, str) and NUMBER.fullmatch(label) for label in labels):
-        return sorted(labels, key=lambda label: (float(label), str(label)))
-    return sorted(labels)
-
-
-def _is_numeric(labels: list[Any]) -> bool:
-    return bool(labels) and isinstance(labels[0], int)
-
-
 def _classes_from_labels(
     distinct: Sequence[tuple[str, NDArray[Any]]], labels: list[list[Any]], option: str
 ) -> tuple[list[str], dict[Any, int]]:
-    if len({_is_numeric(column) for column in labels}) > 1:
+    if len({is_numeric(column) for column in labels}) > 1:
         texts = {label for column in labels for label in column if isinstance(label, str)}
         for (title, _), column in zip(distinct, labels, strict=True):
             if any(str(label) not in texts for label in column):
@@ -297,11 +147,11 @@ def _classes_from_labels(
                     f"{title} holds numbers (e.g. {column[0]}) but the other label column holds names "
                     f"(e.g. {min(texts)!r}); give the class names in index order ({option})"
                 )
-        names = _in_order(texts)
+        names = in_order(texts)
         index = {name: k for k, name in enumerate(names)}
-        return names, index | {int(name): k for name, k in index.items() if _is_whole(name)}
+        return names, index | {int(name): k for name, k in index.items() if is_whole(name)}
     _refuse_disjoint(distinct, labels, option)
-    union = _in_order({label for column in labels for label in column})
+    union = in_order({label for column in labels for label in column})
     return check_names([str(label) for label in union]), {label: k for k, label in enumerate(union)}
 
 
@@ -311,10 +161,10 @@ def _refuse_disjoint(distinct: Sequence[tuple[str, NDArray[Any]]], labels: list[
         return
     (one, _), (other, _) = distinct[:2]
     sentence = f"{one} and {other} have no label in common (e.g. {labels[0][0]!r} and {labels[1][0]!r})"
-    spellings = [{_folded(str(label)): label for label in column} for column in labels[:2]]
+    spellings = [{folded(str(label)): label for label in column} for column in labels[:2]]
     if alike := sorted(spellings[0].keys() & spellings[1].keys()):
         first, second = str(spellings[0][alike[0]]), str(spellings[1][alike[0]])
-        how = _difference([(first, second)])
+        how = spelling_difference([(first, second)])
         raise InputError(f"{sentence}; {first!r} and {second!r} differ only in {how}: use one spelling")
     raise InputError(
         f"{sentence}, so no sample would be correct; check that both hold labels of the same classes, or give the class names "
@@ -332,15 +182,15 @@ def _index_by_name(
 ) -> tuple[list[dict[Any, int]], tuple[str, ...]]:
     """Index of every label in each column, and a note if numbers can be read in two ways."""
     by_name = {name: k for k, name in enumerate(names)}
-    by_number = {number: k for k, number in enumerate(_without_decimals(names))}
+    by_number = {number: k for k, number in enumerate(without_decimals(names))}
     numeric: list[_Numbers] = []
     for (title, values), column in zip(distinct, labels, strict=True):
-        known_names = by_number if _is_numeric(column) else by_name
+        known_names = by_number if is_numeric(column) else by_name
         for label in column:
             if (only_names or isinstance(label, str)) and str(label) not in known_names:
                 known = ", ".join(map(repr, names[:8])) + (" …" if len(names) > 8 else "")
                 raise InputError(f"{title} has the label {label!r}, which is not among the class names ({known})")
-        if _is_numeric(column):
+        if is_numeric(column):
             numeric.append(_Numbers(title, column, values.dtype.kind not in "iubf" and not numbered))
     text = any(column.text for column in numeric) or len(numeric) < len(labels)
     reading = True if only_names else _reading(numeric, by_number, text=text)
@@ -349,18 +199,12 @@ def _index_by_name(
         for column in numeric
     }
     indices = [
-        {n: by_number[str(n)] if as_names[title] else n for n in column} if _is_numeric(column) else by_name
+        {n: by_number[str(n)] if as_names[title] else n for n in column} if is_numeric(column) else by_name
         for (title, _), column in zip(distinct, labels, strict=True)
     ]
     if only_names or (reading is not None and not all(column.fits_both(by_number) for column in numeric)):
         return indices, ()  # only one reading was possible
     return indices, tuple(_note(column, as_names[column.title]) for column in numeric if column.is_unclear(by_number))
-
-
-def _without_decimals(names: Sequence[str]) -> list[str]:
-    """The names, with 25.0 as 25, the spelling of a label that is a whole number, unless that is another name."""
-    short = [name.partition(".")[0] if _is_number(name, None) else name for name in names]
-    return short if len(set(short)) == len(names) else list(names)
 
 
 @dataclass(frozen=True)
