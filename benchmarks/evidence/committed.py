@@ -28,7 +28,8 @@ SUITES = (
     "field",
 )
 RULE = RULES["last"]
-Found = list[tuple[Suite, Mapping[str, Result], list[TaskTables]]]
+Part = tuple[Suite, Mapping[str, Result], list[TaskTables]]
+Found = list[Part]
 MR2 = "MR²"
 COMPACT = "compact logits"
 DIAL = " + gap dial"
@@ -62,22 +63,36 @@ def committed_results() -> Found:
 
 
 def superseded_results(found: Found) -> Found:
-    """Runs whose method no suite can state any more, as variants of their suite beside its reference."""
+    """Runs that no suite can repeat any more, as variants of their suite beside its reference.
+
+    The reference is the present one, or a superseded one on tasks that have such runs.
+    """
     made = []
     for suite, results, _ in found:
         old = read_results([HERE / "superseded" / f"{suite.name}.jsonl"])
-        variants: dict[str, Variant] = {}
-        for run in old.values():
-            method, before = run.config.method, variants.get(run.variant)
-            tasks = {run.task, *(before.tasks if before else ())}
-            note = str(method.params["superseded"])
-            variants[run.variant] = Variant(run.variant, method.name, method.params, tasks=tuple(tasks), note=note)
-        if variants:
-            reference = next(v for v in suite.variants if v.name == suite.reference)
-            changed = dataclasses.replace(suite, variants=(reference, *variants.values()))
-            only = [f"*/{name}" for name in variants]
-            made.append((changed, old, suite_tables(changed, {**results, **old}, rule=RULE, only=only)))
+        own = {run.task for run in old.values() if run.variant == suite.reference}
+        for part in (lambda task, own=own: task not in own, own.__contains__):
+            runs = {key: run for key, run in old.items() if part(run.task)}
+            if runs:
+                made.append(_superseded_part(suite, results, runs))
     return made
+
+
+def _superseded_part(suite: Suite, results: Mapping[str, Result], old: Mapping[str, Result]) -> Part:
+    variants: dict[str, Variant] = {}
+    for run in old.values():
+        method, before = run.config.method, variants.get(run.variant)
+        tasks = {run.task, *(before.tasks if before else ())}
+        note = str(method.params["superseded"])
+        shift = run.config.seed - run.seed
+        variants[run.variant] = Variant(
+            run.variant, method.name, method.params, tasks=tuple(tasks), note=note, seed_shift=shift
+        )
+    present = next(variant for variant in suite.variants if variant.name == suite.reference)
+    reference = variants.pop(suite.reference, present)
+    changed = dataclasses.replace(suite, variants=(reference, *variants.values()))
+    only = [f"*/{name}" for name in variants]
+    return changed, old, suite_tables(changed, {**results, **old}, rule=RULE, only=only)
 
 
 def turned_to(found: Found, reference: str, *variants: str) -> Found:

@@ -123,7 +123,7 @@ def collapse_table() -> Table:
         "benchmarks/evidence/collapse.py."
     )
     heads = ("network", "setting", *COLLAPSE_HEADS)
-    return Table("Why MR² as published stops training: one change at a time", caption, heads, tuple(rows))
+    return Table("Why the published weight stops training: one change at a time", caption, heads, tuple(rows))
 
 
 COLLAPSE_HEADS = ("norm", "active", "rank", "between classes", "logit term", "rep. term", "training accuracy")

@@ -57,7 +57,8 @@ def _section(suite: Suite, results: Mapping[str, Result], tables: Sequence[TaskT
 
 def _superseded_section(suite: Suite, results: Mapping[str, Result], tables: Sequence[TaskTables]) -> str:
     spent = duration(sum(result.seconds for result in results.values()))
-    lines = [f"### {suite.name}, superseded\n", f"{len(results)} runs, {spent} of training.\n"]
+    tasks = ", ".join(sorted({result.task for result in results.values()}))
+    lines = [f"### {suite.name}, superseded: {tasks}\n", f"{len(results)} runs, {spent} of training.\n"]
     lines += [f"- **{v.name}**: {v.note}" for v in suite.variants[1:]]
     lines += [f"\n{table.differences.render('md', level=4)}" for table in tables]
     return "\n".join(lines)
