@@ -83,9 +83,8 @@ class ClassLossTrainer(Trainer):
             if outputs is None:
                 return loss, None, labels
             logits, *others = outputs if isinstance(outputs, (tuple, list)) else (outputs,)  # perhaps hidden states
-            logits = (
-                logits[None] if logits.dim() == 1 else logits
-            )  # Trainer takes one row of a tensor for a tuple of one
+            if logits.dim() == 1:  # Trainer takes one row of a tensor for a tuple of one
+                logits = logits[None]
             scores = self.criterion.scores(logits, self._features(logits))
         return loss, (scores, *others) if others else scores, labels
 

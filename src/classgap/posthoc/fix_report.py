@@ -120,7 +120,7 @@ class FixReport:
         layer = dict.fromkeys(("weight", "bias", "margin_norms"))
         return replace(self.before, scores=scores, scores_kind="logits", y_pred=scores.argmax(axis=1), **layer)  # type: ignore[arg-type]
 
-    @property
+    @cached_property
     def head(self) -> tuple[Array, Array]:
         """The corrected last layer ``(weight, bias)``; an error says why there is none."""
         before = self.before
@@ -175,7 +175,7 @@ class FixReport:
         """Whether a method helps, and how much, as text."""
         return _verdict(self)
 
-    @property
+    @cached_property
     def note(self) -> str:
         """Why no ``head.safetensors`` is written although the predictions hold the last layer; otherwise empty."""
         if not self.helps or self.before.weight is None:
