@@ -71,8 +71,8 @@ def superseded_results(found: Found) -> Found:
     for suite, results, _ in found:
         old = read_results([HERE / "superseded" / f"{suite.name}.jsonl"])
         own = {run.task for run in old.values() if run.variant == suite.reference}
-        for part in (lambda task, own=own: task not in own, own.__contains__):
-            runs = {key: run for key, run in old.items() if part(run.task)}
+        for has_own in (False, True):
+            runs = {key: run for key, run in old.items() if (run.task in own) == has_own}
             if runs:
                 made.append(_superseded_part(suite, results, runs))
     return made

@@ -100,9 +100,9 @@ ADVICE = (
         readme=True,
     ),
     Advice("", "logit adjustment", "embeddings:linear, tail 100/logit adjustment"),
-    Advice("half as many labels again can be had", "label more samples", f"{HIDDEN}/cross_entropy, more samples"),
+    Advice("50 % more labels can be had", "label more samples", f"{HIDDEN}/cross_entropy, more samples"),
     Advice(
-        "17 labels per class can be had",
+        "1,650 more labels can be had",
         "spread them over all classes",
         "remedies:hidden layer/more labels for all classes",
     ),
