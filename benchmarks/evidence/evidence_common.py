@@ -219,7 +219,7 @@ def after_training(before: Variant) -> Variant:
     return Variant(
         f"{before.name}, flipped views + gap dial",
         before.method,
-        settings=(_VIEWS, *_DIAL),
+        settings=(*before.settings, _VIEWS, *_DIAL),
         note="mean over image and mirror image, with class offsets of strength 1 fitted on the validation set; prediction 2",
     )
 
