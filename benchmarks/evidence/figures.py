@@ -71,6 +71,35 @@ COURSE_CAPTION = (
 )
 
 
+def draw_situations(rows: Records) -> str:
+    """Write the picture of what to do by situation; returns the name of the file.
+
+    Each row has ``situation``, ``action``, ``measure``, ``value``, ``low`` and ``high``, the last three in points.
+    """
+    colours = {name: colour for name, colour in plot.GROUPS.items() if name != "medium"}
+    scale = alt.Scale(domain=list(colours), range=list(colours.values()))
+    ticks = [-5, -2, 0, 2, 5, 10, 20]
+    across = {"scale": alt.Scale(type="symlog", constant=3), "axis": alt.Axis(values=ticks, title="points", grid=True)}
+    base = alt.Chart().encode(
+        alt.Y("action:N", sort=None, title=None, axis=alt.Axis(labelLimit=430, labelPadding=8)),
+        alt.YOffset("measure:N", sort=list(colours)),
+        alt.Color("measure:N", scale=scale, sort=list(colours), legend=alt.Legend(title=None)),
+    )
+    layers = (
+        alt.Chart().mark_rule(strokeDash=[4, 4]).encode(x=alt.datum(0)),
+        base.mark_rule(strokeWidth=2.5, opacity=0.6).encode(alt.X("low:Q", **across), alt.X2("high:Q")),
+        base.mark_circle(size=55, opacity=1).encode(alt.X("value:Q", **across)),
+    )
+    chart = alt.layer(*layers).properties(width=330, height=alt.Step(11))
+    chart.data = alt.InlineData(values=rows)
+    header = alt.Header(title=None, labelOrient="top", labelAnchor="start", labelFontWeight="bold")
+    order = list(dict.fromkeys(row["situation"] for row in rows))
+    facets = chart.facet(row=alt.Row("situation:N", sort=order, header=header), spacing=10)
+    name = "evidence_situations.svg"
+    plot.save(facets.resolve_scale(y="independent"), IMAGES / name)
+    return name
+
+
 def _setting(name: str, pattern: re.Pattern[str]) -> float | None:
     if pattern is WEIGHT and name == CONSTANT:
         return DEFAULT_WEIGHT

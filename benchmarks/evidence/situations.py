@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from committed import HERE, Measured, filled
+from figures import draw_situations
 
 from classgap.suites.render import Table
 from classgap.training.recipes import load_file, recipe_file
@@ -113,6 +114,7 @@ CAPTION = (
     "Differences to cross-entropy in points, with 95 % intervals over test samples and seeds; ↑ ↓ where the interval leaves "
     "out 0. Hard and easy are cross-fitted thirds of the classes. The sections below say on which data."
 )
+PICTURE = "Change of the accuracy of hard and easy classes in every situation, with 95 % intervals"
 # The recipes of MR²; each row needs data or a GPU that these runs did not have.
 RECIPES = ("mr2_cifar100", "mr2_cifar100_lt", "mr2_imagenet", "mr2_clip", "mr2_mae", "mr2_moco")
 
@@ -130,9 +132,24 @@ def rows(measured: Mapping[str, Measured], *, readme: bool = False) -> list[tupl
 
 
 def situation_table(measured: Mapping[str, Measured]) -> str:
-    """The table of all situations, and the text below it."""
+    """The table of all situations, the picture of it, and the text below it."""
     table = Table("What to do, by situation", CAPTION, HEADS, tuple(rows(measured)))
-    return "\n".join([table.render("md", level=2), filled((HERE / "situations.md").read_text(), measured)])
+    picture = f"![{PICTURE}](images/{draw_situations(points(measured))})\n"
+    return "\n".join([table.render("md", level=2), picture, filled((HERE / "situations.md").read_text(), measured)])
+
+
+def points(measured: Mapping[str, Measured]) -> list[dict[str, object]]:
+    """What the picture shows: the changes of the hard and of the easy classes in every row, in points."""
+    made: list[dict[str, object]] = []
+    situation = ""
+    for advice in ADVICE:
+        situation = advice.situation or situation
+        thirds = measured[advice.result].comparison.groups["cross"]
+        for third in ("easy", "hard"):
+            delta = thirds[third].delta
+            numbers = {key: round(100 * getattr(delta, key), 2) for key in ("value", "low", "high")}
+            made.append({"situation": situation, "action": advice.action, "measure": third, **numbers})
+    return made
 
 
 def unmeasured_section() -> str:
