@@ -22,10 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
 import vl_convert
 from altair.utils import schemapi
 
 import classgap
+from command_line import built_once
 from waiting import SECONDS
 
 # A child begins with those modules of these packages that the tests have loaded; without torch it is forked faster.
@@ -138,6 +140,10 @@ def serve(file: Path) -> None:
     for name in modules:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    from classgap.cli.app import app
+
+    with built_once():
+        typer.main.get_command(app)  # before the first fork, for all children
     gc.freeze()  # a collection in a child would copy all memory
     for line in sys.stdin:
         words, place, number, moment = json.loads(line)
@@ -157,7 +163,7 @@ def _call(words: list[str], place: str, faults: Faults, remembered: Remembered) 
         os.dup2(nowhere, stream)
     os.chdir(place)
     sys.argv[1:] = words
-    with remembered.active(), faults.active():
+    with built_once(), remembered.active(), faults.active():
         main()
 
 
