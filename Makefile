@@ -47,11 +47,12 @@ types: install
 unit: install browser
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) --dist worksteal
 
+# Tests that kill processes or start several end only their own, and each has its own folder and port: two at a time are safe.
 test-slow: install browser  ## the longer checks
-	$(PY) -m pytest -m slow
+	OMP_NUM_THREADS=1 $(PY) -m pytest -m slow -n $(JOBS) --dist worksteal
 
 test-new: install  ## generated calls and arguments with new examples each time; a failure prints how to repeat it
-	$(PY) -m pytest -m slow --hypothesis-profile=new tests/test_arguments.py tests/test_loss_arguments.py tests/test_every_verb.py
+	OMP_NUM_THREADS=1 $(PY) -m pytest -m slow -n $(JOBS) --dist worksteal --hypothesis-profile=new tests/test_arguments.py tests/test_loss_arguments.py tests/test_every_verb.py
 
 docs: $(DOCS_STAMP)  ## documentation site in docs/_build/html; warnings are errors, nothing is downloaded
 	OMP_NUM_THREADS=1 $(SPHINX) docs/_build/html

@@ -213,9 +213,13 @@ PARTS: dict[str, tuple[dict[str, Any], Callable[[str, int], dict[str, float]]]] 
 
 
 def simulate(part: str, name: str, rounds: int, jobs: int) -> dict[str, Any]:
-    """Means over the rounds."""
-    with ProcessPoolExecutor(jobs) as pool:
-        rows = list(pool.map(partial(PARTS[part][1], name), range(rounds)))
+    """Means over the rounds; one job needs no other process."""
+    one = partial(PARTS[part][1], name)
+    if jobs == 1:
+        rows = list(map(one, range(rounds)))
+    else:
+        with ProcessPoolExecutor(jobs) as pool:
+            rows = list(pool.map(one, range(rounds)))
     return {"part": part, "name": name, "rounds": rounds} | {
         key: float(np.mean([r[key] for r in rows])) for key in rows[0]
     }

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
+
+import typer.main
 
 from classgap import cli
+
+# Typer builds the commands of all verbs in every call, which takes longer than most calls.
+_built = functools.cache(typer.main.get_command)
+
+
+def built_once() -> contextlib.AbstractContextManager[object]:
+    """Calls of the command line in one process share its commands."""
+    return patch.object(typer.main, "get_command", _built)
 
 
 @dataclass(frozen=True)
@@ -35,6 +47,7 @@ def call(*arguments: str | Path, folder: Path | None = None) -> Done:
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
     with (
         _state(["classgap", *map(str, arguments)], folder),
+        built_once(),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):

@@ -22,9 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
 import vl_convert
+from altair.utils import schemapi
 
 import classgap
+from command_line import built_once
 from waiting import SECONDS
 
 # A child begins with those modules of these packages that the tests have loaded; without torch it is forked faster.
@@ -103,6 +106,8 @@ class Remembered:
         with pytest.MonkeyPatch.context() as patch:
             for owner, name in _PURE:
                 patch.setattr(owner, name, self.wrap(name, getattr(owner, name)))
+            # Nearly half the time of a call: the charts are valid, which their own tests check, and the same every time.
+            patch.setattr(schemapi, "validate_jsonschema", lambda *arguments, **options: None)
             yield
 
 
@@ -135,6 +140,10 @@ def serve(file: Path) -> None:
     for name in modules:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    from classgap.cli.app import app
+
+    with built_once():
+        typer.main.get_command(app)  # before the first fork, for all children
     gc.freeze()  # a collection in a child would copy all memory
     for line in sys.stdin:
         words, place, number, moment = json.loads(line)
@@ -154,7 +163,7 @@ def _call(words: list[str], place: str, faults: Faults, remembered: Remembered) 
         os.dup2(nowhere, stream)
     os.chdir(place)
     sys.argv[1:] = words
-    with remembered.active(), faults.active():
+    with built_once(), remembered.active(), faults.active():
         main()
 
 

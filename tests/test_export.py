@@ -18,6 +18,7 @@ from classgap.checks import InputError
 from classgap.cli.app import app
 from classgap.data import load_data
 from classgap.training.exporting import export
+from waiting import SECONDS
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -92,7 +93,7 @@ def test_example_probes_fine_tunes_and_exports(tmp_path: Path) -> None:
     script = Path(__file__).resolve().parents[1] / "examples" / "finetune_images.py"
     command = [sys.executable, str(script), "--out", str(tmp_path)]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=600, env=os.environ | {"OMP_NUM_THREADS": "1"}
+        command, capture_output=True, text=True, timeout=3 * SECONDS, env=os.environ | {"OMP_NUM_THREADS": "1"}
     )
     assert done.returncode == 0, done.stderr
     assert "8 heads in" in done.stdout

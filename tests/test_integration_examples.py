@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from waiting import LOOPBACK
+from waiting import LOOPBACK, SECONDS
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 TOOLS = {"loggers": "tensorboard", "sklearn": "sklearn"}
@@ -33,7 +33,7 @@ def run(name: str, folder: Path, cwd: Path, *before: str) -> str:
         pytest.skip(f"needs {file} in ../shared/data, which this machine does not have")
     command = [sys.executable, *before, str(EXAMPLES / f"integration_{name}.py"), str(folder)]
     quiet = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": LOOPBACK}
-    done = subprocess.run(command, cwd=cwd, env=quiet, capture_output=True, text=True, timeout=900)
+    done = subprocess.run(command, cwd=cwd, env=quiet, capture_output=True, text=True, timeout=3 * SECONDS)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
