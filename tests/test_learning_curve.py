@@ -193,7 +193,9 @@ def test_train_counts_are_matched_by_the_names_of_the_classes():
         known = [*names[order], "d"] if divisor == 1 else names[order]
         own = [*(counts // divisor)[order], 9][: len(known)]
         runs.append(
-            Predictions.from_arrays(place[y], place[np.where(wrong, (y + 1) % 3, y)], class_names=known, train_counts=own)
+            Predictions.from_arrays(
+                place[y], place[np.where(wrong, (y + 1) % 3, y)], class_names=known, train_counts=own
+            )
         )
     assert learning_curve(runs).sizes.tolist() == [520 / 24, 520 / 12, 520 / 6, 520 / 3]
 
@@ -201,5 +203,7 @@ def test_train_counts_are_matched_by_the_names_of_the_classes():
 def test_few_test_samples_per_class_are_noted():
     rng = np.random.default_rng(0)
     few, many = ([predictions(size, rng, n) for size in SIZES[:3]] for n in (5, 60))
-    noted = [any("ranked by few test samples" in note for note in learning_curve(r, SIZES[:3]).notes) for r in (few, many)]
+    noted = [
+        any("ranked by few test samples" in note for note in learning_curve(r, SIZES[:3]).notes) for r in (few, many)
+    ]
     assert noted == [True, False]

@@ -364,8 +364,8 @@ def _notes(place: Ints, support: Ints) -> tuple[str, ...]:
         notes.append(f"one run per size: the variation between training runs {how}; several seeds per size measure it")
     if many_small(support[support > 0]):
         notes.append(
-            "the thirds are ranked by few test samples per class, so they differ from the true thirds; their accuracies are closer to "
-            "the mean of all classes"
+            "the thirds are ranked by few test samples per class, so they differ from the true thirds; their accuracies are "
+            "closer to the mean of all classes"
         )
     return tuple(notes)
 

@@ -3,8 +3,8 @@
 Two things vary: the samples of the test set and, with several seeds per side, the training. A difference is the mean over seeds
 after minus the mean over seeds before. Its variance has two parts: the sampling variance, common to all seeds, and the variance
 between seeds (estimated within each side and pooled over both sides). The interval is ``value ± sqrt(z² · first + t² · second)``:
-the second part is estimated from few seeds, hence Student's t. With one seed per side it is unknown and not included. What the choice
-of samples alone puts between seeds is known better than from few seeds, so the interval is never narrower than with it.
+the second part is estimated from few seeds, hence Student's t. With one seed per side it is unknown and not included. What the
+choice of samples alone puts between seeds is known better than from few seeds, so the interval is never narrower than with it.
 """
 
 from __future__ import annotations
