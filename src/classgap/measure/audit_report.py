@@ -244,7 +244,7 @@ class AuditReport:
         left out.
         """
         known = self.per_class[~np.isnan(self.per_class["accuracy"])]
-        return known[np.argsort(known["accuracy"], kind="stable")[:n]]
+        return np.asarray(known[np.argsort(known["accuracy"], kind="stable")[:n]])
 
     @property
     def weighted(self) -> bool:
