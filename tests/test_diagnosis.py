@@ -113,6 +113,15 @@ def test_confusion_both_ways_is_no_case_for_offsets():
         assert "help one of the two classes and harm the other" in why.remedy
 
 
+def test_confusion_with_a_class_without_samples_claims_no_other_direction():
+    counts = 100 * np.eye(K, dtype=int)
+    counts[3, 3], counts[3, 7], counts[7, 7] = 40, 60, 0
+    found = diagnose(counts, [3], [f"c{k}" for k in range(K)])[0]
+    assert found.causes[0].title == "Confused with a class without samples"
+    assert "'c7' has no samples here" in found.sentence
+    assert "0 of 0" not in found.sentence
+
+
 def test_confusion_with_a_group_names_its_members():
     counts = np.full((K, K), 2)
     np.fill_diagonal(counts, 100)

@@ -410,3 +410,9 @@ def test_real_embeddings(shared_data):
     nearest = dict(zip(names, names[found.neighbours()["fisher"]], strict=True))
     assert nearest["boy"] in ("girl", "man", "baby", "woman")
     assert nearest["maple_tree"].endswith("_tree")
+
+
+def test_nearest_class_where_all_classes_are_infinitely_separable():
+    found = geometry.describe(np.eye(4).repeat(6, axis=0), np.arange(4).repeat(6), 5)
+    assert np.isinf(found.columns()["nearest_fisher"][:4]).all()
+    assert found.neighbours()["fisher"].tolist() == [1, 0, 0, 0, -1]

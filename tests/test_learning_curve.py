@@ -148,3 +148,62 @@ def test_heads_on_parts_of_the_training_samples(tmp_path):
     assert [run.predictions.train_counts.tolist() for run in runs[::2]] == [[10] * 4, [20] * 4, [40] * 4]
     found = learning_curve([run.predictions for run in runs], factor=1.5)
     assert found.sizes.tolist() == [10, 20, 40]
+
+
+def run_of(y: np.ndarray, share: float, rng: np.random.Generator, **options) -> Predictions:
+    names = [str(k) for k in range(max(2, y.max() + 1))]
+    return Predictions.from_arrays(
+        y, np.where(rng.random(len(y)) < share, (y + 1) % len(names), y), class_names=names, **options
+    )
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_third_without_classes_is_unknown_and_not_zero(number):
+    rng = np.random.default_rng(0)
+    y = np.repeat(np.arange(number), 100)
+    found = learning_curve([run_of(y, share, rng) for share in (0.4, 0.3, 0.2)], [50, 100, 200])
+    for name in ("medium", "hard")[: 3 - number]:
+        part = found.to_dict()["predicted"][name]
+        assert part["gain"] == part["accuracy"] == {"value": None, "low": None, "high": None}
+        assert found.to_dict()["accuracy"][name][0] == {"value": None, "low": None, "high": None}
+    assert ("hard third" in found.verdict) == (number == 2)
+    assert found.rows()[2][-1] == "–"
+
+
+@pytest.mark.parametrize("per_class", [1, 20])
+def test_models_without_an_error_are_not_certain(per_class):
+    y = np.repeat(np.arange(3), per_class)[: 1 if per_class == 1 else None]
+    found = learning_curve([run_of(y, 0.0, np.random.default_rng(0)) for _ in range(3)], [50, 100, 200])
+    for name in ("overall", "easy"):
+        level, gain = found.accuracy[name][-1], found.predicted[name].gain
+        assert level.low < level.value == level.high == 1
+        assert gain.low < gain.value == 0 < gain.high
+    classes = found.per_class[found.per_class["support"] > 0]
+    assert (classes["low"] < 0).all()
+    assert (classes["p_value"] == 1).all()
+
+
+def test_train_counts_are_matched_by_the_names_of_the_classes():
+    rng = np.random.default_rng(0)
+    y, names, counts = np.repeat(np.arange(3), 50), np.array(["a", "b", "c"]), np.array([400, 40, 80])
+    runs = []
+    for divisor, order in ((8, [0, 1, 2]), (4, [2, 1, 0]), (2, [1, 2, 0]), (1, [0, 1, 2])):
+        place = np.argsort(order)
+        wrong = rng.random(len(y)) < 0.1 * divisor
+        known = [*names[order], "d"] if divisor == 1 else names[order]
+        own = [*(counts // divisor)[order], 9][: len(known)]
+        runs.append(
+            Predictions.from_arrays(
+                place[y], place[np.where(wrong, (y + 1) % 3, y)], class_names=known, train_counts=own
+            )
+        )
+    assert learning_curve(runs).sizes.tolist() == [520 / 24, 520 / 12, 520 / 6, 520 / 3]
+
+
+def test_few_test_samples_per_class_are_noted():
+    rng = np.random.default_rng(0)
+    few, many = ([predictions(size, rng, n) for size in SIZES[:3]] for n in (5, 60))
+    noted = [
+        any("ranked by few test samples" in note for note in learning_curve(r, SIZES[:3]).notes) for r in (few, many)
+    ]
+    assert noted == [True, False]

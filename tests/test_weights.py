@@ -11,6 +11,7 @@ from classgap import Predictions, audit, compare, fix
 from classgap.checks import InputError
 from classgap.cli import main
 from classgap.measure.statistics.intervals import wilson
+from classgap.measure.statistics.noise import homogeneity
 from classgap.measure.statistics.weighted import effective_size, weigh
 
 RNG = np.random.default_rng(0)
@@ -78,6 +79,61 @@ def test_class_without_weight_is_absent():
     report = audit(Y, PRED, sample_weight=(Y != 2).astype(float))
     assert np.isnan(report.per_class["accuracy"][2])
     assert report.balanced.value == pytest.approx(report.per_class["accuracy"][[0, 1, 3]].mean())
+    assert "class '2' has only samples of weight 0; its accuracy is nan, and averages exclude it" in report.notes
+    worst = str(report.hardest(1)["name"][0])
+    assert worst == str(np.nanargmin(report.per_class["accuracy"]))
+    assert f"({worst})" in repr(report)  # named as the worst class
+    assert "| – |" not in report.to_markdown().partition("### Hardest 3 classes")[2].partition("###")[0]
+
+
+def test_few_effective_samples_are_noted():
+    weight = np.where(np.arange(600) < 20, 1000.0, 1.0)
+    notes = audit(Y, PRED, sample_weight=weight).notes
+    assert any("fewer than 10 effective samples" in note for note in notes)
+    assert not any("fewer than 10" in note for note in audit(Y, PRED).notes)
+
+
+@pytest.mark.parametrize("equal", [True, False])
+def test_rounding_to_whole_samples_does_not_move_the_means(equal):
+    """300 classes with 3 samples of weight 0.9 to 1, which are worth a little less than 3 samples."""
+    rng = np.random.default_rng(0)
+    y = np.repeat(np.arange(300), 3)
+    held = []
+    for _ in range(12):
+        truth = np.full(300, 0.8) if equal else rng.uniform(0.5, 0.95, 300)
+        pred = np.where(rng.random(900) < truth[y], y, (y + 1) % 300)
+        report = audit(y, pred, sample_weight=rng.uniform(0.9, 1, 900), n_boot=100)
+        held.append([report.balanced.low <= truth.mean() <= report.balanced.high])
+        held[-1] += [report.hard.low <= np.sort(truth)[:100].mean() <= report.hard.high]
+        assert report.balanced.low < report.balanced.value < report.balanced.high
+        corrected = [report.metrics[f"{name}_corrected"].value for name in ("worst", "worst_decile", "hard")]
+        assert sorted(corrected) == corrected
+        assert corrected[-1] <= report.balanced.value
+    assert np.mean(held, axis=0).min() >= 0.8
+
+
+def test_whole_numbers_keep_the_mean_and_stay_next_to_the_exact_ones():
+    rng = np.random.default_rng(0)
+    y, weight = rng.integers(0, 50, 400), rng.lognormal(0, 1, 400)
+    found = weigh(y, np.where(rng.random(400) < 0.7, y, (y + 1) % 50), weight, 50, 0.95)
+    used = found.size > 0
+    assert (np.abs(found.correct - np.nan_to_num(found.accuracy) * found.support) < 1).all()
+    assert (found.correct <= found.support).all()
+    mean = (found.correct[used] / found.support[used]).mean()
+    assert mean == pytest.approx(found.accuracy[used].mean(), abs=1 / used.sum())
+
+
+@pytest.mark.parametrize(("number", "per_class"), [(300, 5), (100, 30)])
+def test_rounding_does_not_make_equal_classes_differ(number, per_class):
+    rng = np.random.default_rng(0)
+    y = np.repeat(np.arange(number), per_class)
+    claims = 0
+    for _ in range(60):
+        pred = np.where(rng.random(len(y)) < 0.85, y, (y + 1) % number)
+        heavy = np.where(rng.random(len(y)) < 0.1, 10.0, 1.0)
+        found = weigh(y, pred, heavy if per_class == 30 else rng.lognormal(0, 0.5, len(y)), number, 0.95)
+        claims += homogeneity(found.correct, found.support, rng, draws=199, inflation=found.inflation)[1] < 0.05
+    assert claims <= 6
 
 
 @pytest.mark.parametrize("kind", ["independent", "heavy samples are wrong more often"])

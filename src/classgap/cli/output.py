@@ -255,20 +255,17 @@ def _group_table(report: AuditReport) -> Table:
 
 
 def _worst_table(report: AuditReport) -> Table:
-    import numpy as np
     from rich.text import Text
 
     from classgap.measure.audit_report import Estimate
     from classgap.measure.diagnostics.geometry.embedding import most_frequent_error
     from classgap.measure.render.plain import percent
 
-    present = report.per_class[report.per_class["support"] > 0]
-    rows = present[np.argsort(present["accuracy"], kind="stable")[:_WORST_SHOWN]]
     table = _table(
         "class", "samples", "accuracy", "interval", "precision", "most frequent error", title="Worst classes"
     )
     index = {name: k for k, name in enumerate(report.classes)}
-    for row in rows:
+    for row in report.hardest(_WORST_SHOWN):
         k = index[str(row["name"])]
         other = most_frequent_error(report, k)
         share = 0.0 if other is None else report.confusion.counts[k, other] / row["support"]

@@ -239,6 +239,13 @@ class AuditReport:
 
         return suspects(self)
 
+    def hardest(self, n: int | None = None) -> NDArray[np.void]:
+        """Records of the ``n`` classes with the lowest accuracy, lowest first; classes without samples, or without weight, are
+        left out.
+        """
+        known = self.per_class[~np.isnan(self.per_class["accuracy"])]
+        return np.asarray(known[np.argsort(known["accuracy"], kind="stable")[:n]])
+
     @property
     def weighted(self) -> bool:
         """Whether the accuracies use sample weights."""
@@ -319,7 +326,7 @@ class AuditReport:
             markdown_table(("", "accuracy", f"{level} interval"), headline),
             *self._markdown_rankings(),
             *self._markdown_margins(),
-            f"### Hardest {min(classes, self.num_classes)} classes",
+            f"### Hardest {len(self.hardest(classes))} classes",
             self._markdown_hardest(classes),
         ]
         pairs = self.confusion.worst_pairs(classes)
@@ -373,11 +380,9 @@ class AuditReport:
         return ["### Margins by third", markdown_table(head, [row])]
 
     def _markdown_hardest(self, count: int) -> str:
-        present = self.per_class[self.per_class["support"] > 0]
-        hardest = present[np.argsort(present["accuracy"], kind="stable")[:count]]
         rows = [
             (str(r["name"]), str(r["support"]), percent(r["accuracy"]), f"{percent(r['low'])} – {percent(r['high'])}")
-            for r in hardest
+            for r in self.hardest(count)
         ]
         return markdown_table(("class", "samples", "accuracy", f"{confidence_level(self.confidence)} interval"), rows)
 

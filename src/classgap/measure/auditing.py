@@ -187,7 +187,8 @@ def _assemble(
     if isinstance(measured, Weighted):
         found = with_values(found, measured, options.remainder)
     metrics = found.metrics
-    test = Homogeneity(*homogeneity(measured.correct[present], measured.support[present], rng))
+    inflation = measured.inflation if isinstance(measured, Weighted) else 1.0
+    test = Homogeneity(*homogeneity(measured.correct[present], measured.support[present], rng, inflation=inflation))
     sections = diagnosing.score_sections(samples, len(classes), options.confidence, options.seed)
     if streamed is not None:
         sections = streamed.sections(sections)
@@ -219,7 +220,7 @@ def _assemble(
             *predictions.notes,
             *([_WEIGHTED_NOTE] if isinstance(measured, Weighted) else ()),
             *diagnosing.inverted(samples, sections["ranking"]),
-            *_notes(confusion, classes),
+            *_notes(confusion, measured.support, classes),
             *getattr(sections["geometry"], "notes", ()),
             *([] if train_counts is None else [_TRAINING_NOTE]),
         ),
@@ -340,31 +341,40 @@ _TRAINING_NOTE = (
 )
 
 
-def _notes(confusion: Confusion, classes: tuple[str, ...]) -> list[str]:
+def _notes(confusion: Confusion, size: Ints, classes: tuple[str, ...]) -> list[str]:
+    """Remarks on classes with few samples; ``size`` is their number, or the effective one of weighted samples."""
     notes = []
-    absent = np.flatnonzero(confusion.support == 0)
-    if len(absent):
-        names = ", ".join(repr(classes[k]) for k in absent[:5]) + (" …" if len(absent) > 5 else "")
-        one = len(absent) == 1
-        what = (
-            f"class {names} has no samples; its" if one else f"{len(absent)} classes ({names}) have no samples; their"
-        )
-        notes.append(f"{what} accuracy is nan, and averages exclude {'it' if one else 'them'}")
-    present = int((confusion.support > 0).sum())
+    for absent, what in (
+        (confusion.support == 0, "no samples"),
+        ((confusion.support > 0) & (size == 0), "only samples of weight 0"),
+    ):
+        notes += _absent([classes[k] for k in np.flatnonzero(absent)], what)
+    present = int((size > 0).sum())
+    thing = "samples" if (size == confusion.support).all() else "effective samples"
     if doubt := looks_like_a_regression(confusion, classes):
         notes.append(doubt)
     if present < 3:
         notes.append(
             f"only {present} class{'es' if present > 1 else ''} with samples: thirds of the classes are not meaningful"
         )
-    small = int(((confusion.support > 0) & (confusion.support < 10)).sum())
+    small = int(((size > 0) & (size < 10)).sum())
     if small:
         notes.append(
-            f"{small} class{'es have' if small > 1 else ' has'} fewer than 10 samples and therefore wide intervals"
+            f"{small} class{'es have' if small > 1 else ' has'} fewer than 10 {thing} and therefore wide intervals"
         )
-    if np.median(confusion.support[confusion.support > 0]) < SMALL:
+    if np.median(size[size > 0]) < SMALL:
         notes.append(
-            f"most classes have fewer than {SMALL} samples, too few to determine the worst class and the true gap; therefore "
+            f"most classes have fewer than {SMALL} {thing}, too few to determine the worst class and the true gap; therefore "
             "the intervals of the worst class, the gap and the thirds are wide"
         )
     return notes
+
+
+def _absent(names: Sequence[str], what: str) -> list[str]:
+    """The note on classes without an accuracy; none without such classes."""
+    if not names:
+        return []
+    listed = ", ".join(map(repr, names[:5])) + (" …" if len(names) > 5 else "")
+    if len(names) == 1:
+        return [f"class {listed} has {what}; its accuracy is nan, and averages exclude it"]
+    return [f"{len(names)} classes ({listed}) have {what}; their accuracy is nan, and averages exclude them"]

@@ -20,7 +20,9 @@ from classgap.measure.statistics.curves import FEWEST_SIZES, Curve, Extrapolatio
 from classgap.measure.statistics.false_discovery import benjamini_hochberg
 from classgap.measure.statistics.groups import THIRDS
 from classgap.measure.statistics.intervals import z_value
+from classgap.measure.statistics.metric_changes import many_small
 from classgap.predictions import Columns, Predictions
+from classgap.predictions.spelling import in_one_spelling
 
 GROUPS = ("overall", *THIRDS)
 _WORDS = {"overall": "overall accuracy", "easy": "easy third", "medium": "medium third", "hard": "hard third"}
@@ -59,7 +61,8 @@ class LearningCurve:
         target = (
             f"{_number(self.factor * self.sizes[-1])} instead of {_number(self.sizes[-1])} training samples per class"
         )
-        parts = [f"{_WORDS[name]} {_change(self.predicted[name].gain)}" for name in ("overall", "hard", "easy")]
+        known = [name for name in ("overall", "hard", "easy") if not np.isnan(self.predicted[name].gain.value)]
+        parts = [f"{_WORDS[name]} {_change(self.predicted[name].gain)}" for name in known]
         sentence = f"With {target}, the curves predict: {', '.join(parts)}."
         hard = self.predicted["hard"]
         if hard.gain.low <= 0:
@@ -187,12 +190,12 @@ def learning_curve(
         },
         predicted={name: extrapolate(curve, factor, confidence, rng) for name, curve in curves.items()},
         per_class=_per_class(classes, y_true, right, size_of, confidence),
-        notes=_notes(place.reshape(-1)),
+        notes=_notes(place.reshape(-1), np.bincount(y_true)),
     )
 
 
 def _sizes(read: Sequence[AuditReport | Predictions], samples: Sequence[float] | None) -> Float64s:
-    """Training samples per class of every run."""
+    """Training samples per class of every run: the mean over the classes that all runs know, matched by name."""
     if samples is not None:
         if len(samples) != len(read):
             raise InputError(f"samples must have one number per run ({len(read)}), got {len(samples)}")
@@ -203,7 +206,14 @@ def _sizes(read: Sequence[AuditReport | Predictions], samples: Sequence[float] |
             "runs do not all hold train_counts, the training samples per class; pass samples=[50, 100, 200, …] "
             "(--samples 50,100,200), one number per run"
         )
-    table = np.array([np.asarray(count, dtype=np.float64) for count in counts])
+    named = [
+        dict(zip(names, np.asarray(count, dtype=np.float64).tolist(), strict=True))
+        for names, count in zip(in_one_spelling([run.classes for run in read]), counts, strict=True)
+    ]
+    shared = [name for name in named[0] if all(name in one for one in named)]
+    if not shared:
+        raise InputError("runs must have classes in common, but no class name is in all of them")
+    table = np.array([[one[name] for name in shared] for one in named])
     largest = table[table.sum(1).argmax()]
     share = divide(table, largest)[:, largest > 0]
     if (share.max(1) > _UNEQUAL * np.maximum(share.min(1), 1e-9) + divide(1.0, largest[largest > 0].min())).any():
@@ -250,16 +260,27 @@ def _curves(
     curves = {}
     for name, by_run, weight in zip(GROUPS, means, squared, strict=True):
         error = 1 - average @ by_run
-        sampling = np.tensordot(weight / np.maximum(support, 1), covariance, axes=1)
-        training = _training_noise(by_run, place, sizes)
-        curves[name] = Curve(sizes, error, sampling + np.diag(training / np.bincount(place)))
+        share = weight / np.maximum(support, 1)
+        sampling = np.tensordot(share, covariance, axes=1)
+        training = _training_noise(by_run, place, sizes) / np.bincount(place)
+        curves[name] = Curve(sizes, error, sampling + np.diag(training + _unseen(error, float(share.sum()))))
     return curves
+
+
+def _unseen(error: Float64s, per_sample: float) -> Float64s:
+    """Variance added by one more error and one more hit: an accuracy of 100 % is not certain.
+
+    Args:
+        per_sample: Sum of the squared weights of the samples; 1 / n for n samples of equal weight.
+    """
+    smooth = (error + per_sample) / (1 + 2 * per_sample)
+    return np.asarray(per_sample * np.maximum(smooth * (1 - smooth) - error * (1 - error), 0))
 
 
 def _within(y_true: Ints, value: Float64s, support: Ints) -> Float64s:
     """``(K, S, S)`` covariance of the sizes within each class, with one pseudo-sample of that of all samples."""
     number, width = len(support), value.shape[1]
-    overall = np.cov(value.T).reshape(width, width)
+    overall = np.cov(value.T, ddof=min(1, len(value) - 1)).reshape(width, width)
     result = np.zeros((number, width, width))
     sums = np.stack([group_sums(value[:, i], y_true, number) for i in range(width)], axis=1)
     mean = np.nan_to_num(divide(sums, support[:, None]))
@@ -271,7 +292,7 @@ def _within(y_true: Ints, value: Float64s, support: Ints) -> Float64s:
 
 
 def _training_noise(by_run: Float64s, place: Ints, sizes: Float64s) -> float:
-    """Variance between training runs of the same size; with one run per size, that around a straight line in log n."""
+    """Variance between training runs of the same size; with one run per size, that around a parabola in log n."""
     mean = np.bincount(place, weights=by_run) / np.bincount(place)
     freedom = len(by_run) - len(sizes)
     if freedom > 0:
@@ -295,7 +316,7 @@ def _per_class(
     centred = log_size - log_size.mean()
     slope = right @ (centred / (centred**2).sum())  # of every sample
     gain = divide(group_sums(slope, y_true, number), support)
-    pseudo = float(slope.var())
+    pseudo = max(float(slope.var()), 1 / (len(centred) * (centred**2).sum()))  # a sample that changes in one run
     variance = divide(
         group_sums(slope**2, y_true, number) - support * np.nan_to_num(gain) ** 2 + pseudo, support.astype(float) ** 2
     )
@@ -323,10 +344,10 @@ def _residual(y_true: Ints, right: Float64s, centred: Float64s, support: Ints) -
 
 
 def _level(value: float, half: float) -> Estimate:
-    return Estimate(float(value), float(max(0.0, value - half)), float(min(1.0, value + half)))
+    return Estimate(float(value), float(np.maximum(0.0, value - half)), float(np.minimum(1.0, value + half)))
 
 
-def _notes(place: Ints) -> tuple[str, ...]:
+def _notes(place: Ints, support: Ints) -> tuple[str, ...]:
     notes = [
         "a prediction assumes more samples of the same kind and the same training; it does not say what other or better labelled "
         "samples would give",
@@ -341,10 +362,17 @@ def _notes(place: Ints) -> tuple[str, ...]:
         )
         how += "" if place.max() < _FEWEST_SMOOTH - 1 else "how far the sizes are from a smooth curve"
         notes.append(f"one run per size: the variation between training runs {how}; several seeds per size measure it")
+    if many_small(support[support > 0]):
+        notes.append(
+            "the thirds are ranked by few test samples per class, so they differ from the true thirds; their accuracies are "
+            "closer to the mean of all classes"
+        )
     return tuple(notes)
 
 
 def _change(found: Estimate) -> str:
+    if np.isnan(found.value):
+        return "–"
     return f"{points(found.value)} points [{points(found.low)}, {points(found.high)}]"
 
 

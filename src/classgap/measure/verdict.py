@@ -25,7 +25,7 @@ TITLES = {
     "worse": "Worse",
     "noise": "No significant change",
 }
-# The titles if single classes, the worst class or the gap got significantly worse.
+# The titles if single classes, the worst class or the gap got significantly worse; or if only single classes improved.
 WITH_LOSSES = {
     "closed": "Gap reduced on average",
     "better": "Better on average",
@@ -87,7 +87,9 @@ def judge(
     else:
         kind = "worse" if down else "noise"
     short, long = _losses(metrics, per_class) if changed else ([], [])
-    title = TITLES[kind] if not short else f"{WITH_LOSSES.get(kind, TITLES[kind])}; {_joined(short)} got worse"
+    only_classes = kind == "noise" and bool(per_class["significant"].any())
+    title = WITH_LOSSES.get(kind, TITLES[kind]) if short or only_classes else TITLES[kind]
+    title += f"; {_joined(short)} got worse" if short else ""
     headline = f"{title} {ONE_RUN}" if one_run else title
     parts = [evidence(shown, sure=up | down), *long, _tally(per_class)]
     return Verdict(kind, title, f"{headline}: {'; '.join(parts)}.", tuple(long), headline)

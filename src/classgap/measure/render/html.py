@@ -211,9 +211,7 @@ def _spread_correlation(report: AuditReport) -> str:
 
 
 def _hardest(report: AuditReport, count: int = 5) -> list[tuple[str, float]]:
-    present = report.per_class[report.per_class["support"] > 0]
-    rows = present[np.argsort(present["accuracy"], kind="stable")[:count]]
-    return [(str(row["name"]), float(row["accuracy"])) for row in rows]
+    return [(str(row["name"]), float(row["accuracy"])) for row in report.hardest(count)]
 
 
 def _sampled(report: AuditReport) -> list[str]:

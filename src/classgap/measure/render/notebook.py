@@ -24,8 +24,7 @@ _NAME_LENGTH = 40
 def audit_line(report: AuditReport) -> str:
     """The report in one line."""
     numbers = [f"{label(name)} {percent(report.metrics[name].value)}" for name in ("overall", "hard", "worst", "gap")]
-    present = report.per_class[report.per_class["support"] > 0]
-    numbers[2] += f" ({_short(str(present['name'][np.argmin(present['accuracy'])]))})"
+    numbers[2] += f" ({_short(str(report.hardest(1)['name'][0]))})"
     size = f"{report.num_classes:,} classes, {report.num_samples:,} samples"
     return f"<AuditReport: {size}; {', '.join(numbers)}; homogeneity test {p_value(report.homogeneity.p_value)}>"
 
@@ -42,11 +41,9 @@ def audit_html(report: AuditReport) -> str:
     """Verdict, main numbers with intervals, and the hardest classes."""
     interval = f"{confidence_level(report.confidence)} interval"
     headline = [(label(name), *_estimate(report.metrics[name])) for name in _AUDIT_ROWS if name in report.metrics]
-    present = report.per_class[report.per_class["support"] > 0]
-    hardest = present[np.argsort(present["accuracy"], kind="stable")[:CLASSES_SHOWN]]
     rows = [
         (str(r["name"]), f"{r['support']:,}", percent(r["accuracy"]), f"{percent(r['low'])} to {percent(r['high'])}")
-        for r in hardest
+        for r in report.hardest(CLASSES_SHOWN)
     ]
     return block(
         "Class audit",

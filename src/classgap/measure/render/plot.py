@@ -368,12 +368,12 @@ def _clean(value: Any) -> float | None:
 
 
 def _class_rows(report: AuditReport, extra: Sequence[str]) -> Records:
-    """One record per class with samples."""
+    """One record per class with samples (of some weight)."""
     return [
         {"class": str(record["name"]), "group": str(record["group"])}
         | {key: _clean(record[key]) for key in ("accuracy", "low", "high", *extra)}
         for record in report.per_class
-        if record["support"] > 0
+        if record["accuracy"] == record["accuracy"]
     ]
 
 

@@ -51,7 +51,7 @@ class Extrapolation:
 
 def extrapolate(curve: Curve, factor: float, confidence: float, rng: np.random.Generator) -> Extrapolation:
     """Prediction at ``factor`` times the largest size; nan for a group without classes, as a third of two classes may be."""
-    if not np.isfinite(curve.noise).all():
+    if not (np.isfinite(curve.error).all() and np.isfinite(curve.noise).all()):
         unknown = Estimate(np.nan, np.nan, np.nan)
         return Extrapolation(unknown, unknown, None)
     checked, slack = None, 0.0

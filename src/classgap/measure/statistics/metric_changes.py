@@ -65,7 +65,7 @@ def metric_changes(
                 slack=_UNCERTAIN_NOISE * float(np.hypot(*sides)),
                 outer=_outer(cells, estimates) if name in decided else None,
             )
-        levels = _levels(cells, estimates)
+        levels = _levels(cells, estimates, confidence)
         results[name] = MetricChange(*levels, delta)
     return results
 
@@ -123,15 +123,15 @@ def _outer(cells: Cells, estimates: Sequence[Estimate]) -> tuple[float, float]:
     return lows[1] - highs[0], highs[1] - lows[0]
 
 
-def _levels(cells: Cells, estimates: Sequence[Estimate]) -> tuple[Estimate, Estimate]:
+def _levels(cells: Cells, estimates: Sequence[Estimate], confidence: float) -> tuple[Estimate, Estimate]:
     """Mean estimate of each side; with several runs the variance between them is added to the distance of both ends."""
     values, lows, highs = (_sides(cells, [getattr(e, end) for e in estimates]) for end in ("value", "low", "high"))
     between = float(variance_between(cells, np.array([e.value for e in estimates]))) if len(estimates) > 2 else 0.0
     sides = []
     for value, low, high, runs in zip(values, lows, highs, (cells.num_before, cells.num_after), strict=True):
-        extra = float(half_width(0.0, between / runs, len(estimates) - 2, 0.025)) if between else 0.0
+        extra = float(half_width(0.0, between / runs, len(estimates) - 2, (1 - confidence) / 2)) if between else 0.0
         below, above = np.hypot(value - low, extra), np.hypot(high - value, extra)
-        sides.append(Estimate(value, float(max(0.0, value - below)), float(min(1.0, value + above))))
+        sides.append(Estimate(value, float(np.maximum(0.0, value - below)), float(np.minimum(1.0, value + above))))
     return sides[0], sides[1]
 
 

@@ -12,7 +12,7 @@ from classgap.arrays import BLOCK_ENTRIES, Float64s, Ints
 
 
 def homogeneity(
-    correct: Ints, support: Ints, rng: np.random.Generator, *, draws: int = 999
+    correct: Ints, support: Ints, rng: np.random.Generator, *, draws: int = 999, inflation: float = 1.0
 ) -> tuple[float, float, str]:
     """Statistic, p-value and method of the test that all classes have the same accuracy.
 
@@ -20,11 +20,14 @@ def homogeneity(
     one bad class among a thousand, and an exact hypergeometric test of the most extreme class, which detects that. If expected
     counts are below 5, the distribution of chi-square is simulated by random allocation of the errors to the samples. Classes
     without samples must have been removed.
+
+    Args:
+        inflation: Factor by which the counts vary more than those of samples; chi-square is divided by it.
     """
     total, hits = int(support.sum()), int(correct.sum())
     if len(support) < 2 or hits in (0, total):
         return 0.0, 1.0, "no variation to test"
-    statistic, p_value, method = _chi_square(correct, support, rng, draws)
+    statistic, p_value, method = _chi_square(correct, support, rng, draws, inflation)
     extreme = _most_extreme(correct, support)
     return statistic, min(1.0, 2 * min(p_value, extreme)), f"{method} and the most extreme class (exact)"
 
@@ -38,14 +41,16 @@ def _most_extreme(correct: Ints, support: Ints) -> float:
     return float(min(1.0, 2 * len(support) * tails.min()))
 
 
-def _chi_square(correct: Ints, support: Ints, rng: np.random.Generator, draws: int) -> tuple[float, float, str]:
+def _chi_square(
+    correct: Ints, support: Ints, rng: np.random.Generator, draws: int, inflation: float
+) -> tuple[float, float, str]:
     hits = int(correct.sum())
     rate = hits / int(support.sum())
 
     def statistic(counts: Ints) -> Float64s:
         return np.asarray(((counts - support * rate) ** 2 / (support * rate * (1 - rate))).sum(-1))
 
-    observed = float(statistic(correct))
+    observed = float(statistic(correct)) / inflation
     if support.min() * min(rate, 1 - rate) >= 5:
         from scipy.special import chdtrc
 

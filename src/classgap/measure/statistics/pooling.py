@@ -3,7 +3,8 @@
 Two things vary: the samples of the test set and, with several seeds per side, the training. A difference is the mean over seeds
 after minus the mean over seeds before. Its variance has two parts: the sampling variance, common to all seeds, and the variance
 between seeds (estimated within each side and pooled over both sides). The interval is ``value ± sqrt(z² · first + t² · second)``:
-the second part is estimated from few seeds, hence Student's t. With one seed per side it is unknown and not included.
+the second part is estimated from few seeds, hence Student's t. With one seed per side it is unknown and not included. What the
+choice of samples alone puts between seeds is known better than from few seeds, so the interval is never narrower than with it.
 """
 
 from __future__ import annotations
@@ -32,10 +33,15 @@ class Pooled:
     shift: float = 0.0  # the interval has a second centre: value + shift
     slack: float = 0.0  # added to each side
     outer: tuple[float, float] | None = None  # the interval is never narrower than this
+    least: float = 0.0  # nor than with this sampling variance alone: two seeds may agree by chance
 
     def at(self, confidence: float, *, low: float = -1.0, high: float = 1.0) -> Estimate:
-        """The estimate with its interval, clipped to what is possible."""
-        half = float(half_width(self.sampling, self.seeds, self.freedom, (1 - confidence) / 2)) + self.slack
+        """The estimate with its interval, clipped to what is possible; all nan if the value is."""
+        if np.isnan(self.value):
+            return Estimate(np.nan, np.nan, np.nan)
+        tail = (1 - confidence) / 2
+        half = float(half_width(self.sampling, self.seeds, self.freedom, tail))
+        half = max(half, float(half_width(self.least, 0.0, 0, tail))) + self.slack
         bottom, top = self.value + min(0.0, self.shift) - half, self.value + max(0.0, self.shift) + half
         if self.outer is not None:
             bottom, top = min(bottom, self.outer[0]), max(top, self.outer[1])
@@ -65,7 +71,7 @@ def pool(cells: Cells, view: str, by_seed: Float64s, sampling: float, seed_noise
         return Pooled(value, sampling, 0.0, 0)
     scale = abs(signs[0]) / split + abs(signs[1]) / cells.num_after
     common = max(0.0, sampling - scale * seed_noise)
-    return Pooled(value, common, scale * variance_between(cells, by_seed), freedom)
+    return Pooled(value, common, scale * variance_between(cells, by_seed), freedom, least=sampling)
 
 
 def variance_between(cells: Cells, by_seed: Float64s) -> Any:

@@ -201,6 +201,8 @@ def _middle_mean(counts: Counts, found: Mapping[str, Bounds]) -> Bounds:
 
 def _standard_deviation(counts: Counts, tail: float) -> Bounds:
     """From the unbiased estimate of the mean square and of the squared mean, with single samples bounded."""
+    if counts.num_classes < 2:
+        return 0.0, 0.0
     size, p = counts.support.astype(np.float64), counts.smooth
     number, single = counts.num_classes, counts.support == 1
     share = counts.correct / size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -30,15 +31,46 @@ class Weighted:
     size: Float64s
     overall: Estimate
 
-    @property
+    @cached_property
     def support(self) -> Ints:
         """Effective numbers of samples as whole numbers, rounded down but at least 1 where a class has weight."""
         return np.where(self.size > 0, np.maximum(np.floor(self.size + 1e-9), 1), 0).astype(np.int64)
 
-    @property
+    @cached_property
     def correct(self) -> Ints:
-        """The nearest whole numbers of correct predictions."""
-        return np.rint(np.nan_to_num(self.accuracy) * self.support).astype(np.int64)
+        """Whole numbers of correct predictions, whose mean accuracy is that of the classes (:func:`_whole`)."""
+        return _whole(np.nan_to_num(self.accuracy), self.support)
+
+    @cached_property
+    def inflation(self) -> float:
+        """Mean variance of ``correct``, relative to that of samples of the same number: whole numbers vary more than accuracies.
+
+        :func:`~classgap.measure.statistics.noise.homogeneity` needs it, so that classes of equal accuracy do not seem to differ.
+        """
+        used = self.size > 0
+        size, support = self.size[used], self.support[used]
+        part = self.accuracy[used] * support % 1
+        binomial = self.overall.value * (1 - self.overall.value)
+        if binomial == 0:
+            return 1.0
+        return max(1.0, float((support / size + part * (1 - part) / (support * binomial)).mean()))
+
+
+def _whole(accuracy: Float64s, support: Ints) -> Ints:
+    """Numbers of correct predictions next to ``accuracy * support``, above or below, such that the mean accuracy is kept.
+
+    The nearest numbers would be biased: of two samples in three that are worth 2 samples, 1 is correct in every class. The
+    error of each class is passed on to the next class of similar size and accuracy.
+    """
+    exact = accuracy * support
+    correct = np.floor(exact + 1e-9)
+    part = np.maximum(exact - correct, 0.0)
+    carried = 0.0  # accuracy that the classes so far lack
+    for k in np.lexsort((accuracy, support)):
+        if part[k] > 1e-9:
+            correct[k] += carried * support[k] + part[k] >= 0.5
+            carried += (exact[k] - correct[k]) / support[k]
+    return correct.astype(np.int64)
 
 
 def weigh(y_true: Ints, y_pred: Ints, weight: Float64s, num_classes: int, confidence: float) -> Weighted:
@@ -84,7 +116,8 @@ def with_values(found: Estimates, weighted: Weighted, remainder: Remainder) -> E
         metrics[name] = _including(value, found.metrics[name])
     for name in CORRECTED:
         value = found.metrics[f"{name}_corrected"].value
-        limit = min(value, exact[name]) if name in ("gap", "std") else max(value, exact[name])
+        lowest = min(max(value, exact[name]), exact["balanced"])
+        limit = min(value, exact[name]) if name in ("gap", "std") else lowest
         metrics[f"{name}_corrected"] = _including(limit, metrics[name])
     return replace(found, metrics=metrics)
 

@@ -154,12 +154,22 @@ def _word_confusion(table: ClassErrors, k: int, partners: list[int], p_value: fl
     sentence = (
         f"{percent(there / errors[k])} of its errors ({there} of {errors[k]}) are predictions of '{names[rival]}'"
         + (f", followed by {' and '.join(also)}" if also else "")
-        + f". In the other direction: {back} of {errors[rival]} errors of '{names[rival]}'."
+        + (
+            f". In the other direction: {back} of {errors[rival]} errors of '{names[rival]}'."
+            if table.support[rival]
+            else f". '{names[rival]}' has no samples here, so the other direction is not known."
+        )
     )
     share = table.support[k] / (table.support[k] + table.support[rival])
     # One direction: at least twice the rate of the other direction, and significant.
     expected = share * back / max(1 - share, 1e-12)
-    if there >= 2 * expected and binom.sf(there - 1, there + back, share) < 0.05:
+    if not table.support[rival]:
+        title = "Confused with a class without samples"
+        remedy = (
+            f"Check whether '{names[rival]}' occurs where the model is used: if not, leave it out of the choice (an offset of minus "
+            "infinity); otherwise add samples of it to the test set."
+        )
+    elif there >= 2 * expected and binom.sf(there - 1, there + back, share) < 0.05:
         title = "Confused in one direction"
         remedy = "`classgap fix`: offsets per class move the boundary to the class that is predicted instead."
     else:

@@ -60,11 +60,17 @@ class Fisher:
 
 
 def smallest(values: Float64s) -> tuple[Float64s, Ints]:
-    """Smallest entry of each row and its column, ignoring nan; nan and -1 for a row of only nan."""
-    filled = np.where(np.isnan(values), np.inf, values)
-    index = filled.argmin(axis=1)
-    value = values[np.arange(len(values)), index]
-    return value, np.where(np.isnan(value), -1, index)
+    """Smallest entry of each row and its column, ignoring nan; nan and -1 for a row of only nan.
+
+    Example:
+        >>> smallest(np.array([[np.nan, np.inf, np.inf], [2.0, np.nan, 1.0], [np.nan] * 3]))
+        (array([inf,  1., nan]), array([ 1,  2, -1]))
+    """
+    known = ~np.isnan(values)
+    lowest = np.where(known, values, np.inf).min(axis=1, keepdims=True)
+    index = (known & (values == lowest)).argmax(axis=1)  # also if all that is known is infinite
+    some = known.any(axis=1)
+    return np.where(some, lowest[:, 0], np.nan), np.where(some, index, -1)
 
 
 def fisher_separability(
