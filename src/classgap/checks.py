@@ -41,6 +41,14 @@ class InputError(ValueError):
     """The caller passed something that cannot be used; the text says what to do. The CLI prints it and exits with 2."""
 
 
+class MissingValues(InputError):
+    """Some rows have no value in one of these ``columns``; who knows the file adds where the first one is."""
+
+    def __init__(self, sentence: str, columns: Sequence[str]) -> None:
+        super().__init__(sentence)
+        self.columns = tuple(columns)
+
+
 @contextlib.contextmanager
 def reading(path: str | Path, what: str) -> Iterator[None]:
     """Turn whatever the content of a damaged file raises while it is interpreted into one sentence; ``what`` it should be."""
