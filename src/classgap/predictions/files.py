@@ -25,6 +25,7 @@ from classgap.predictions.binary import single_score_column
 from classgap.predictions.columns import (
     Columns,
     pick,
+    pick_labels,
     pick_samples,
     refuse_true_labels,
     require_labels,
@@ -212,9 +213,10 @@ def _roles(arrays: Arrays, file: Path, columns: Columns) -> tuple[Arrays, Arrays
     """The arrays of one archive by role, its per-sample columns, and the name of each array in error messages."""
     available = list(arrays)
     free = without_named(available, columns)
+    true, pred = pick_labels(columns, available)
     wanted = {
-        "y_true": pick("true", columns.true, available),
-        "y_pred": pick("pred", columns.pred, available),
+        "y_true": true,
+        "y_pred": pred,
         "scores": pick("scores", columns.scores, free),
         "features": pick("features", columns.features, free),
     }
@@ -261,7 +263,7 @@ def _roles(arrays: Arrays, file: Path, columns: Columns) -> tuple[Arrays, Arrays
 
 
 def _check_labels(labels: NDArray[Any], title: str, file: Path) -> None:
-    if labels.ndim == 2 and set(np.unique(labels[:1000]).tolist()) <= {0, 1}:
+    if labels.ndim == 2 and labels.shape[1] > 1 and set(np.unique(labels[:1000]).tolist()) <= {0, 1}:
         several = (labels.sum(axis=1) != 1).any()
         advice = (
             "these look like multi-label data: add --multi-label, or use classgap.audit_labels in Python"
@@ -270,6 +272,10 @@ def _check_labels(labels: NDArray[Any], title: str, file: Path) -> None:
         )
         raise InputError(f"{title} in {file} must hold one label per row, got shape {labels.shape}; {advice}")
     if labels.ndim != 1:
-        raise InputError(f"{title} in {file} must hold one label per row, got shape {labels.shape}")
+        advice = ""
+        if labels.ndim == 2:
+            scores = "if these are scores, name the array with --scores"
+            advice = "; save its column [:, 0]" if labels.shape[1] == 1 else f"; {scores}"
+        raise InputError(f"{title} in {file} must hold one label per row, got shape {labels.shape}{advice}")
     if labels.dtype.kind not in "biufUS":
         raise InputError(f"{title} in {file} must hold numbers or text, got {labels.dtype}")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from classgap.checks import InputError, MissingValues
 from classgap.predictions.archives import Arrays, read_archive
 from classgap.predictions.arrays import plain_column
-from classgap.predictions.columns import Columns, pick, refuse_true_labels, without_described
+from classgap.predictions.columns import Columns, pick, pick_labels, refuse_true_labels, without_described
 from classgap.predictions.labels import names_of
 from classgap.predictions.matching import present_ids
 from classgap.predictions.multi_label import MultiLabelPredictions, Thresholds
@@ -266,8 +266,8 @@ def _read_archives(
 
 def _archive_parts(arrays: Arrays, file: Path, columns: Columns) -> dict[str, NDArray[Any]]:
     available = list(arrays)
-    wanted = {"y_true": pick("true", columns.true, available), "y_pred": pick("pred", columns.pred, available),
-              "scores": pick("scores", columns.scores, available)}  # fmt: skip
+    true, pred = pick_labels(columns, available)
+    wanted = {"y_true": true, "y_pred": pred, "scores": pick("scores", columns.scores, available)}
     if wanted["y_true"] is None:
         raise InputError(
             f"{file} has no array with a usual name for true labels; name it with --true (it holds "

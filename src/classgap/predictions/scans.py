@@ -12,7 +12,7 @@ import polars as pl
 
 from classgap.checks import InputError
 from classgap.predictions.binary import single_score_column
-from classgap.predictions.columns import Columns, find_columns, pick, pick_wide, without_named
+from classgap.predictions.columns import Columns, find_columns, pick, pick_labels, pick_wide, without_named
 from classgap.predictions.csv_files import check_content, scan_csv
 from classgap.predictions.locations import Files, Location, is_pattern
 from classgap.predictions.stores import store_options
@@ -53,7 +53,7 @@ def scan_numbers(source: Files, columns: Columns, numbers: Callable[[Sequence[st
 
 def _types(header: Sequence[str], columns: Columns) -> Types:
     """Types of the columns of a CSV file that the first thousands of rows do not tell."""
-    true, pred = pick("true", columns.true, header), pick("pred", columns.pred, header)
+    true, pred = pick_labels(columns, header)
     ids = columns.id and pick("id", columns.id, header)
     texts = [name for name in (true, pred, ids, columns.path, columns.text, *columns.by) if name is not None]
     # Labels stay text until all distinct labels are known: a column may begin with numbers and contain names later.
