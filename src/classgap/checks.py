@@ -266,7 +266,11 @@ def refuse_percentages(name: str, values: NDArray[np.floating[Any]], *, independ
     low, high = float(values.min()), float(values.max())
     if low < 0 or not 1 + ROUNDING < high <= 100 + 100 * ROUNDING or "logit" in name:
         return
-    if high > _NO_LOGITS if independent else abs(values.sum(axis=1, dtype="float64") - 100).max() <= 100 * _ROUGH_ROUNDING:
+    if (
+        high > _NO_LOGITS
+        if independent
+        else abs(values.sum(axis=1, dtype="float64") - 100).max() <= 100 * _ROUGH_ROUNDING
+    ):
         raise InputError(
             f"{name} must hold logits, or probabilities from 0 to 1, but the values look like percentages ({low:g} to {high:g}); "
             "divide them by 100"

@@ -106,14 +106,12 @@ def without_named(available: Sequence[str], columns: Columns) -> list[str]:
 
 
 def pick_labels(columns: Columns, available: Sequence[str]) -> tuple[str | None, str | None]:
-    """The columns of true and of predicted labels; a column that the user gave another role is not found by its usual name."""
-    named = {*columns.by, *(getattr(columns, role) for role in (*DESCRIBING, "scores", "features", "count"))}
-    named |= {part.strip() for names in (columns.scores, columns.features) if names for part in names.split(",")}
-    found = []
-    for role, wanted, other in (("true", columns.true, columns.pred), ("pred", columns.pred, columns.true)):
-        free = [name for name in available if name not in named and name != other]
-        found.append(pick(role, wanted, available if wanted else free))
-    return found[0], found[1]
+    """The columns of true and of predicted labels; scores that the user named ``predictions`` are no predicted labels."""
+    scores = {
+        part.strip() for names in (columns.scores, columns.features) if names for part in (names, *names.split(","))
+    }
+    free = available if columns.pred else [name for name in available if name not in scores]
+    return pick("true", columns.true, available), pick("pred", columns.pred, free)
 
 
 def _pick_count(columns: Columns, available: Sequence[str], others: Sequence[str]) -> str | None:
@@ -208,7 +206,9 @@ def pick_wide(role: str, wanted: str | None, available: Sequence[str]) -> tuple[
     if wanted is not None and wanted not in available:
         if "," in wanted:
             listed = [pick(role, part.strip(), available) or "" for part in wanted.split(",")]
-            numbers = all(re.fullmatch(r"[0-9]{1,18}", name) for name in listed)  # as pandas calls columns without names
+            numbers = all(
+                re.fullmatch(r"[0-9]{1,18}", name) for name in listed
+            )  # as pandas calls columns without names
             return _in_order(role, listed, 0) if numbers else (listed, None)
         start, _, end = wanted.partition("*")
         found = [n for n in available if n.startswith(start) and n.endswith(end) and len(n) >= len(start) + len(end)]
