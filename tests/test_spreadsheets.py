@@ -1,4 +1,4 @@
-"""Prediction files as Excel, pandas, R, Keras and Hugging Face write them: read as they are meant, or one sentence with the way out."""
+"""Prediction files as Excel, pandas, Keras and Hugging Face write them: read as they are meant, or a sentence with the way out."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_percentages_are_no_logits(tmp_path: Path) -> None:
         lambda: audit(yes, scores=percent, n_boot=100),
         lambda: audit_labels(np.eye(3)[TRUE], scores=100 * SCORES),
     ):
-        with pytest.raises(InputError, match="the values look like percentages .*; divide them by 100"):
+        with pytest.raises(InputError, match=r"the values look like percentages .*; divide them by 100"):
             call_it()
     pl.DataFrame({"label": yes, "prob": percent}).write_csv(tmp_path / "p.csv")
     for more in ([], ["--sample", "100"]):
@@ -216,7 +216,7 @@ def test_decimals_of_a_database_are_numbers(tmp_path: Path) -> None:
     }
     pl.DataFrame({"label": TRUE, **columns}).write_parquet(tmp_path / "p.parquet")
     np.testing.assert_allclose(np.asarray(Predictions.read(tmp_path / "p.parquet").scores), SCORES, atol=1e-6)
-    truth = {f"true_{k}": (TRUE == k).astype(int) for k in range(3)}
+    truth = {f"true_{k}": (k == TRUE).astype(int) for k in range(3)}
     pl.DataFrame({**truth, **columns}).write_parquet(tmp_path / "m.parquet")
     assert call("audit", tmp_path / "m.parquet", "--multi-label", "--json").code == 0
 

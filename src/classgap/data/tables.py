@@ -69,10 +69,7 @@ def _read_table(path: Path) -> Rows:
     from classgap.predictions.csv_files import read_small_csv
 
     try:
-        if path.suffix.lower() == ".parquet":
-            frame = pl.read_parquet(path, glob=False)
-        else:
-            frame = read_small_csv(path)
+        frame = pl.read_parquet(path, glob=False) if path.suffix.lower() == ".parquet" else read_small_csv(path)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise InputError(f"{path} cannot be read as a table ({str(error).splitlines()[0]})") from error
     columns = {role: _column(role, frame.columns, path) for role in _COLUMNS}

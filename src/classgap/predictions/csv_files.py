@@ -113,7 +113,7 @@ def _has_decimal_commas(file: Location, numbers: Sequence[str], options: Mapping
     return any(map(_DECIMAL_COMMA.fullmatch, cells)) and not any("." in cell for cell in cells)
 
 
-def _without_blank_end(table: pl.LazyFrame, files: Sequence[Location], options: Mapping[str, Any]) -> pl.LazyFrame:
+def _without_blank_end(table: pl.LazyFrame, files: Any, options: Mapping[str, Any]) -> pl.LazyFrame:
     """The table without the rows that blank lines at the end of its files are; a blank line elsewhere stays a row."""
     at_end = sum(_blank_lines_at_end(file, options["separator"]) for file in files if isinstance(file, Path))
     if not at_end:
