@@ -192,6 +192,25 @@ def test_phone_has_no_sideways_scroll(browser: Any, audit_page: Path, tmp_path: 
         visit.close()
 
 
+@pytest.mark.parametrize("width", [390, 1280])
+def test_long_words_stay_in_their_card(browser: Any, tmp_path: Path, width: int) -> None:
+    """Class names of one long word ran over the edge of the page, and over the next card."""
+    names = ["Donaudampfschifffahrtsgesellschaft" * 4 + str(k) for k in range(6)]
+    true = np.repeat(np.arange(6), 60)
+    rng = np.random.default_rng(0)
+    good, bad = (np.where(rng.random(360) < share, true, (true + 1) % 6) for share in (0.9, 0.4))
+    before, after = (audit(true, y, class_names=names, n_boot=100) for y in (good, bad))
+    after.to_html(tmp_path / "audit.html")
+    compare(before, after).to_html(tmp_path / "comparison.html")
+    for file in ("audit.html", "comparison.html"):
+        visit = Visit(browser, tmp_path / file, viewport={"width": width, "height": 900})
+        visit.draw_all()
+        assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
+        inside = "[...document.querySelectorAll('.card, .cards > *')].filter(c => c.scrollWidth > c.clientWidth + 1).length"
+        assert visit.page.evaluate(inside) == 0
+        visit.close()
+
+
 def test_comparison_page(browser: Any, tmp_path: Path) -> None:
     html.render_comparison(comparison(60), tmp_path / "comparison.html")
     visit = Visit(browser, tmp_path / "comparison.html")

@@ -1,4 +1,4 @@
-"""Prediction files as Excel, pandas, Keras and Hugging Face write them: read as they are meant, or a sentence with the way out."""
+"""Prediction files as Excel, pandas, Keras and Hugging Face write them: read as meant, or a sentence with the way out."""
 
 from __future__ import annotations
 
