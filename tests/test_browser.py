@@ -16,6 +16,7 @@ import pytest
 from classgap import MultiLabelPredictions, Predictions, audit, audit_labels, compare, compare_labels
 from classgap.measure.render import html
 from classgap.measure.render.multi_label import render_label_comparison, render_labels
+from classgap.measure.render.page_tables import plain
 from reports import HOSTILE, comparison, formula_report, full_report, run_as_formulas
 from waiting import SECONDS
 
@@ -209,6 +210,18 @@ def test_long_words_stay_in_their_card(browser: Any, tmp_path: Path, width: int)
         inside = "[...document.querySelectorAll('.card, .cards > *')].filter(c => c.scrollWidth > c.clientWidth + 1).length"
         assert visit.page.evaluate(inside) == 0
         visit.close()
+
+
+def test_a_number_is_the_same_everywhere_in_the_page(browser: Any, tmp_path: Path) -> None:
+    """5 of 16 were 31.2 % in the sentence and 31.3 % in the table, 0.8244994 was 82.4 % and 82.5 %."""
+    report = audit(np.repeat([0, 1], 16), np.r_[[0] * 5, [1] * 11, [1] * 16], n_boot=100)
+    report.to_html(tmp_path / "audit.html")
+    visit = Visit(browser, tmp_path / "audit.html")
+    assert "31.2\u00a0%" in visit.page.locator(".verdict").inner_text()
+    assert visit.page.locator("[data-table=classes] tbody tr", has_text="31.2").count() == 1
+    assert visit.page.evaluate("[decimal(82.44994), points(-1e-6), percent(0.9375)]") == ["82.4", "±0.0", "93.8\u00a0%"]
+    assert plain(np.array([0.8244994])) == [0.8244994]
+    visit.close()
 
 
 def test_comparison_page(browser: Any, tmp_path: Path) -> None:
