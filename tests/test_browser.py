@@ -207,8 +207,8 @@ def test_long_words_stay_in_their_card(browser: Any, tmp_path: Path, width: int)
         visit = Visit(browser, tmp_path / file, viewport={"width": width, "height": 900})
         visit.draw_all()
         assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
-        inside = "[...document.querySelectorAll('.card, .cards > *')].filter(c => c.scrollWidth > c.clientWidth + 1).length"
-        assert visit.page.evaluate(inside) == 0
+        inside = "[...document.querySelectorAll('.card, .cards > *')].filter(c => c.scrollWidth > c.clientWidth + 1)"
+        assert visit.page.evaluate(f"{inside}.map(c => c.className + c.innerText)") == []
         visit.close()
 
 
