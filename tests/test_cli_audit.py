@@ -231,3 +231,11 @@ def test_help_teaches_by_example(run: Run, verb: str) -> None:
     assert f"classgap {verb} " in out
     assert "--fail-if" in out
     assert "Exit codes" in out
+
+
+def test_paragraphs_of_help_fill_the_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They kept the line breaks of the source, so that every second line was short."""
+    monkeypatch.setenv("COLUMNS", "100")
+    _, text, _ = run("learning-curve", "-h")
+    assert "are needed, and four times as many must have been seen" in text
+    assert "\n classgap learning-curve a.csv b.csv c.csv --samples 50,100,200 " in text
