@@ -239,3 +239,18 @@ def test_paragraphs_of_help_fill_the_terminal(run: Run, monkeypatch: pytest.Monk
     _, text, _ = run("learning-curve", "-h")
     assert "are needed, and four times as many must have been seen" in text
     assert "\n classgap learning-curve a.csv b.csv c.csv --samples 50,100,200 " in text
+
+
+def test_no_digit_is_lost_in_a_narrow_terminal() -> None:
+    """Numbers were cut, as in "75…"."""
+    import io
+
+    from rich.console import Console
+
+    from classgap.cli.output import plain_table
+
+    out = io.StringIO()
+    heads = ["label", *("precision", "interval") * 3]
+    Console(file=out, width=44).print(plain_table(heads, [["stop sign", *("75.2 %", "68.9 % – 81.4 %") * 3]]))
+    assert "…" not in out.getvalue()
+    assert out.getvalue().count("81.4") == out.getvalue().count("75.2") == 3
