@@ -266,3 +266,13 @@ def test_the_positive_class_stays_with_another_threshold() -> None:
     batches = Predictions.from_frame(rows, batches=True).at_threshold(0.5, "neg")
     assert audit(batches, threshold=0.3).overall.value == expected
     assert audit(batches.at_threshold(0.3), positive="neg").overall.value == expected
+
+
+def test_a_figure_without_a_threshold_does_not_speak_of_its_line(tmp_path):
+    """The caption named a dashed line that is not drawn where the class of the higher score is predicted."""
+    both = np.column_stack([1 - PROB, PROB])
+    for scores, expected in ((both, False), (PROB, True)):
+        audit(Y, scores=scores, n_boot=100).to_html(tmp_path / "page.html")
+        page = (tmp_path / "page.html").read_text(encoding="utf-8")
+        assert ("The dashed line is the threshold of this report" in page) == expected
+        assert ("were not made with a threshold" in page) != expected

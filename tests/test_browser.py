@@ -16,6 +16,7 @@ import pytest
 from classgap import MultiLabelPredictions, Predictions, audit, audit_labels, compare, compare_labels
 from classgap.measure.render import html
 from classgap.measure.render.multi_label import render_label_comparison, render_labels
+from classgap.measure.render.page_tables import plain
 from reports import HOSTILE, comparison, formula_report, full_report, run_as_formulas
 from waiting import SECONDS
 
@@ -190,6 +191,36 @@ def test_phone_has_no_sideways_scroll(browser: Any, audit_page: Path, tmp_path: 
         visit.page.locator("[data-table=classes] tbody tr").first.tap()
         assert visit.page.locator("#class").is_visible()
         visit.close()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_long_words_stay_in_their_card(browser: Any, tmp_path: Path, width: int) -> None:
+    """Class names of one long word ran over the edge of the page, and over the next card."""
+    names = ["Donaudampfschifffahrtsgesellschaft" * 4 + str(k) for k in range(6)]
+    true = np.repeat(np.arange(6), 60)
+    rng = np.random.default_rng(0)
+    good, bad = (np.where(rng.random(360) < share, true, (true + 1) % 6) for share in (0.9, 0.4))
+    before, after = (audit(true, y, class_names=names, n_boot=100) for y in (good, bad))
+    after.to_html(tmp_path / "audit.html")
+    compare(before, after).to_html(tmp_path / "comparison.html")
+    for file in ("audit.html", "comparison.html"):
+        visit = Visit(browser, tmp_path / file, viewport={"width": width, "height": 900})
+        visit.draw_all()
+        assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
+        inside = "[...document.querySelectorAll('.card, .cards > *')].filter(c => c.scrollWidth > c.clientWidth + 1)"
+        assert visit.page.evaluate(f"{inside}.map(c => c.className + c.innerText)") == []
+        visit.close()
+
+
+def test_a_number_is_the_same_everywhere_in_the_page(browser: Any, tmp_path: Path) -> None:
+    """5 of 16 were 31.2 % in the sentence and 31.3 % in the table, 0.8244994 was 82.4 % and 82.5 %."""
+    report = audit(np.repeat([0, 1], 16), np.r_[[0] * 5, [1] * 11, [1] * 16], n_boot=100)
+    report.to_html(tmp_path / "audit.html")
+    visit = Visit(browser, tmp_path / "audit.html")
+    assert "31.2\u00a0%" in visit.page.locator(".verdict").inner_text()
+    assert visit.page.locator("[data-table=classes] tbody tr", has_text="31.2").count() == 1
+    assert plain(np.array([0.8244994])) == [0.8244994]
+    visit.close()
 
 
 def test_comparison_page(browser: Any, tmp_path: Path) -> None:

@@ -231,3 +231,26 @@ def test_help_teaches_by_example(run: Run, verb: str) -> None:
     assert f"classgap {verb} " in out
     assert "--fail-if" in out
     assert "Exit codes" in out
+
+
+def test_paragraphs_of_help_fill_the_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They kept the line breaks of the source, so that every second line was short."""
+    monkeypatch.setenv("COLUMNS", "100")
+    _, text, _ = run("learning-curve", "-h")
+    assert "are needed, and four times as many must have been seen" in text
+    assert "\n classgap learning-curve a.csv b.csv c.csv --samples 50,100,200 " in text
+
+
+def test_no_digit_is_lost_in_a_narrow_terminal() -> None:
+    """Numbers were cut, as in "75…"."""
+    import io
+
+    from rich.console import Console
+
+    from classgap.cli.output import plain_table
+
+    out = io.StringIO()
+    heads = ["label", *("precision", "interval") * 3]
+    Console(file=out, width=44).print(plain_table(heads, [["stop sign", *("75.2 %", "68.9 % – 81.4 %") * 3]]))
+    assert "…" not in out.getvalue()
+    assert out.getvalue().count("81.4") == out.getvalue().count("75.2") == 3

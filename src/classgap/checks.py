@@ -12,7 +12,7 @@ import math
 import numbers
 import sys
 import unicodedata
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -32,6 +32,9 @@ LARGEST_FEATURE = 1e15
 ROUNDING = 1e-3
 """How far probabilities may lie outside [0, 1]: rounding errors, also of half precision."""
 ROUNDING_OF_SUMS = 1e-2
+# Rows of probabilities with two decimals may miss 1 by this much; scores from 0 to more than this are no logits.
+_ROUGH_ROUNDING = 0.03
+_NO_LOGITS = 30
 """How far the sum of the probabilities of a sample may differ from 1."""
 LARGEST_SEED = 2**32 - 1
 """The largest seed of training: that of NumPy's older generator."""
@@ -39,6 +42,14 @@ LARGEST_SEED = 2**32 - 1
 
 class InputError(ValueError):
     """The caller passed something that cannot be used; the text says what to do. The CLI prints it and exits with 2."""
+
+
+class MissingValues(InputError):
+    """Some rows have no value in one of these ``columns``; who knows the file adds where the first one is."""
+
+    def __init__(self, sentence: str, columns: Sequence[str]) -> None:
+        super().__init__(sentence)
+        self.columns = tuple(columns)
 
 
 @contextlib.contextmanager
@@ -64,7 +75,12 @@ def printable(name: str) -> str:
     """
     if name.isprintable():
         return name
-    return "".join(c if c.isprintable() or unicodedata.category(c) == "Zs" else _escaped(c) for c in name)
+    return "".join(
+        c if c.isprintable() or c in _JOINERS or unicodedata.category(c) == "Zs" else _escaped(c) for c in name
+    )
+
+
+_JOINERS = "\u200c\u200d"  # parts of words in Persian and Indian scripts, and of emoji such as families
 
 
 def _escaped(character: str) -> str:
@@ -160,7 +176,8 @@ def float_matrix(
     # nan and infinity survive min and max, which need no temporary array of the same size
     extremes = float(matrix.min()), float(matrix.max())
     if not all(map(math.isfinite, extremes)):
-        raise InputError(f"{name} holds nan or infinite values; drop or repair those rows first")
+        row = int(np.flatnonzero(~np.isfinite(matrix).all(axis=1))[0])
+        raise InputError(f"{name} holds nan or infinite values (first: row {row}); drop or repair those rows first")
     _check_size(name, extremes, largest)
     return matrix
 
@@ -234,6 +251,32 @@ def are_logits(matrix: NDArray[np.floating[Any]]) -> bool:
     return not in_unit_range(matrix) or bool(_errors_of_sums(matrix).max() > ROUNDING_OF_SUMS)
 
 
+def refuse_percentages(name: str, values: NDArray[np.floating[Any]], *, independent: bool = False) -> None:
+    """Refuse probabilities in per cent, which would be taken for logits.
+
+    Args:
+        independent: The scores do not sum to 1: they are one score per sample, or one per label of several. Then percentages are
+            known by their range, since logits from 0 to more than 30 would accept every sample.
+    Example:
+        >>> import numpy as np
+        >>> refuse_percentages("scores", np.array([[99.5, 0.5], [20.0, 80.0]]))  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        classgap.checks.InputError: scores must hold ... percentages (0.5 to 99.5); divide them by 100
+    """
+    low, high = float(values.min()), float(values.max())
+    if low < 0 or not 1 + ROUNDING < high <= 100 + 100 * ROUNDING or "logit" in name:
+        return
+    if (
+        high > _NO_LOGITS
+        if independent
+        else abs(values.sum(axis=1, dtype="float64") - 100).max() <= 100 * _ROUGH_ROUNDING
+    ):
+        raise InputError(
+            f"{name} must hold logits, or probabilities from 0 to 1, but the values look like percentages ({low:g} to {high:g}); "
+            "divide them by 100"
+        )
+
+
 def _errors_of_sums(matrix: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
     import numpy as np
 
@@ -252,9 +295,13 @@ def probabilities(name: str, matrix: NDArray[np.floating[Any]]) -> NDArray[np.fl
     error = _errors_of_sums(matrix)
     if error.max() > ROUNDING_OF_SUMS:
         row = int(error.argmax())
+        advice = (
+            "if these are rounded probabilities, write more digits or divide every row by its sum"
+            if error.max() < _ROUGH_ROUNDING
+            else "pass logits as logits, or apply softmax first"
+        )
         raise InputError(
-            f"{name} must have rows that sum to 1, but row {row} sums to {matrix[row].sum(dtype=np.float64):g}; "
-            "pass logits as logits, or apply softmax first"
+            f"{name} must have rows that sum to 1, but row {row} sums to {matrix[row].sum(dtype=np.float64):g}; {advice}"
         )
     return clipped(matrix)
 
@@ -320,7 +367,9 @@ def label_vector(name: str, value: Any) -> NDArray[Any]:
     labels = as_numpy(value, name)
     if labels.ndim != 1:
         hint = ""
-        if labels.ndim == 2:
+        if labels.ndim == 2 and labels.shape[1] == 1:
+            hint = "; pass its column [:, 0]"
+        elif labels.ndim == 2:
             hint = "; for one-hot labels pass their argmax(axis=1), for multi-label data use classgap.audit_labels"
         raise InputError(f"{name} must be a vector of labels, got shape {labels.shape}{hint}")
     if len(labels) == 0:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 
@@ -47,20 +49,21 @@ def _root(
     """Find the classes that a classifier fails, test whether the gap is real, and close it."""
 
 
-app.command()(demo)
-app.command()(audit)
-app.command()(compare)
-app.command()(learning_curve)
-app.command()(fix)
-app.command(context_settings={"allow_extra_args": True})(train)  # train explains unexpected arguments itself
-app.command()(predict)
-app.command()(features)
-app.command()(probe)
-app.command()(export)
+def _flowing(text: str) -> str:
+    """A help text whose paragraphs fill the width of any terminal; examples, marked or indented, keep their lines."""
+    parts = text.split("\n\n")
+    return "\n\n".join(part if part.startswith(("\b", " ")) else part.replace("\n", " ") for part in parts)
 
 
-app.command()(tune)
-app.command()(bench)
+def _add(verb: Callable[..., None], **context: Any) -> None:
+    app.command(help=_flowing(inspect.cleandoc(str(verb.__doc__))), context_settings=context)(verb)
+
+
+for _verb in (demo, audit, compare, learning_curve, fix):
+    _add(_verb)
+_add(train, allow_extra_args=True)  # train explains unexpected arguments itself
+for _verb in (predict, features, probe, export, tune, bench):
+    _add(_verb)
 app.add_typer(data_app, name="data")
-app.command()(methods)
-app.command()(new_method)
+_add(methods)
+_add(new_method)

@@ -66,12 +66,10 @@ def tables_of_parts(folder: Path) -> dict[str, Path]:
 def _read_table(path: Path) -> Rows:
     import polars as pl
 
+    from classgap.predictions.csv_files import read_small_csv
+
     try:
-        if path.suffix.lower() == ".parquet":
-            frame = pl.read_parquet(path, glob=False)
-        else:
-            separator = "\t" if path.suffix.lower() == ".tsv" else ","
-            frame = pl.read_csv(path, separator=separator, infer_schema=False, glob=False)
+        frame = pl.read_parquet(path, glob=False) if path.suffix.lower() == ".parquet" else read_small_csv(path)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise InputError(f"{path} cannot be read as a table ({str(error).splitlines()[0]})") from error
     columns = {role: _column(role, frame.columns, path) for role in _COLUMNS}

@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from classgap.checks import ROUNDING_OF_SUMS, InputError, feature_matrix, float_matrix, float_vector, in_unit_range
+from classgap.checks import (
+    ROUNDING_OF_SUMS,
+    InputError,
+    feature_matrix,
+    float_matrix,
+    float_vector,
+    in_unit_range,
+    refuse_percentages,
+)
 from classgap.named import column_names, columns_in_order, in_class_order
 from classgap.predictions.predictions import ScoreKind
 from classgap.predictions.spelling import NUMBER
@@ -37,6 +45,8 @@ def kind_of_scores(scores: Array) -> ScoreKind:
     """``"probabilities"`` if 1000 rows, spread over the matrix, lie in [0, 1] and sum to 1; otherwise ``"logits"``."""
     rows = scores[:: max(1, len(scores) // 1000)]
     inside = rows.size > 0 and in_unit_range(rows)
+    if rows.size > 0 and not inside:
+        refuse_percentages("scores", rows)
     return "probabilities" if inside and bool(np.abs(rows.sum(axis=1) - 1).max() <= ROUNDING_OF_SUMS) else "logits"
 
 

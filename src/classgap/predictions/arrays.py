@@ -314,14 +314,19 @@ def _scores(arrays: Mapping[str, NDArray[Any]], kind: str) -> tuple[NDArray[Any]
 def read_scores(scores: Any, kind: str) -> tuple[NDArray[Any], ScoreKind]:
     """Checked ``(n, K)`` scores and their kind."""
     matrix = checks.float_matrix("scores", scores)
-    if kind == "logits" or (kind == "auto" and checks.are_logits(matrix)):
+    if kind == "logits":
+        return matrix, "logits"
+    if kind == "auto" and checks.are_logits(matrix):
+        checks.refuse_percentages("scores", matrix)
         return matrix, "logits"
     try:
         return checks.probabilities("scores", matrix), "probabilities"
     except InputError as error:
         if kind == "probabilities":
             raise
-        raise InputError(f"{error}; if these are logits that all lie in [0, 1], pass scores_kind='logits'") from None
+        raise InputError(
+            f"{error}; if these are logits that all lie in [0, 1], save their softmax, or pass arrays with scores_kind='logits'"
+        ) from None
 
 
 def _features_and_head(

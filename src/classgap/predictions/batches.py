@@ -121,6 +121,8 @@ class KindChanged(Exception):
 
 def _kind(scores: NDArray[Any], kind: ScoreKind | None, single: bool) -> ScoreKind:
     outside = kind != "logits" and (not checks.in_unit_range(scores) if single else checks.are_logits(scores))
+    if kind is None and outside:
+        checks.refuse_percentages("scores", scores, independent=single)
     if kind == "logits" or (kind is None and outside):
         return "logits"
     if outside:

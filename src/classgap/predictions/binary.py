@@ -42,6 +42,8 @@ def two_columns(scores: NDArray[Any], kind: str, title: str) -> NDArray[Any]:
             f"{title} must hold probabilities in [0, 1], got values from {values.min():g} to {values.max():g}; "
             "pass scores_kind='logits' for logits"
         )
+    if kind == "auto" and not inside:
+        checks.refuse_percentages(title, values, independent=True)
     if kind == "logits" or not inside:
         return np.column_stack([np.zeros_like(values), values])
     inner = checks.clipped(values)

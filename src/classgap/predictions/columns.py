@@ -76,7 +76,7 @@ class Found:
 
 def find_columns(available: Sequence[str], columns: Columns, place: str) -> Found:
     """The columns of a table by role; ``place`` is the name of the table in error messages."""
-    true, pred = pick("true", columns.true, available), pick("pred", columns.pred, available)
+    true, pred = pick_labels(columns, available)
     samples = pick_samples(columns, available)
     free = without_named(available, columns)
     scores, spelled = pick_wide("scores", columns.scores, free)
@@ -105,6 +105,15 @@ def without_named(available: Sequence[str], columns: Columns) -> list[str]:
     return [name for name in described if name not in others or name in wanted]
 
 
+def pick_labels(columns: Columns, available: Sequence[str]) -> tuple[str | None, str | None]:
+    """The columns of true and of predicted labels; scores that the user named ``predictions`` are no predicted labels."""
+    scores = {
+        part.strip() for names in (columns.scores, columns.features) if names for part in (names, *names.split(","))
+    }
+    free = available if columns.pred else [name for name in available if name not in scores]
+    return pick("true", columns.true, available), pick("pred", columns.pred, free)
+
+
 def _pick_count(columns: Columns, available: Sequence[str], others: Sequence[str]) -> str | None:
     """The column of counts; without an option only in a table that holds nothing but two labels, slices and a count.
 
@@ -130,6 +139,8 @@ def pick_samples(columns: Columns, available: Sequence[str]) -> dict[str, str]:
 def require_labels(has_true: bool, has_predictions: bool, place: object, available: Sequence[str]) -> None:
     """Reject a table or archive without recognisable labels or predictions."""
     holds = f"{place} has the columns {', '.join(map(repr, available)) or 'none'}"
+    if len(available) == 1:
+        holds += "; the columns of a CSV file must be separated by commas, semicolons or tabs"
     if not has_true:
         raise InputError(
             f"no column has a usual name for true labels; name it with --true or Columns(true=…) ({holds})"
@@ -157,8 +168,8 @@ def pick(role: str, wanted: str | None, available: Sequence[str]) -> str | None:
     """The column for ``role`` among ``available``; None if the user named none and no column has a usual name.
 
     Example:
-        >>> pick("true", None, ["file", "Label", "prediction"])
-        'Label'
+        >>> pick("true", None, ["file", "Label", "prediction"]), pick("true", None, ["Ground Truth", "prediction"])
+        ('Label', 'Ground Truth')
     """
     if wanted is not None:
         if role == "id" and wanted in _IDS and wanted not in available:
@@ -167,7 +178,7 @@ def pick(role: str, wanted: str | None, available: Sequence[str]) -> str | None:
             raise InputError(did_you_mean(wanted, available, what=f"column for --{role.replace('_', '-')}"))
         return wanted
     known = _ALIASES[role].split()
-    found = [name for name in available if name.strip().lower() in known]
+    found = [name for name in available if re.sub(r"[\s-]+", "_", name.strip().lower()) in known]
     if len(found) > 1:
         raise InputError(
             f"columns {' and '.join(map(repr, found))} could both be meant by --{role}; name one of them with --{role}"
@@ -185,6 +196,8 @@ def pick_wide(role: str, wanted: str | None, available: Sequence[str]) -> tuple[
         (['score_10', 'score_2'], ['10', '2'])
         >>> pick_wide("scores", "p_cat,p_dog", ["p_cat", "p_dog"])
         (['p_cat', 'p_dog'], None)
+        >>> pick_wide("scores", "2,0,1", ["label", "2", "0", "1"])
+        (['0', '1', '2'], None)
         >>> pick_wide("scores", "p_", ["p_cat", "p_dog"])
         (['p_cat', 'p_dog'], ['cat', 'dog'])
         >>> pick_wide("scores", "P(", ["P(cat)", "P(dog)"])
@@ -192,7 +205,11 @@ def pick_wide(role: str, wanted: str | None, available: Sequence[str]) -> tuple[
     """
     if wanted is not None and wanted not in available:
         if "," in wanted:
-            return [pick(role, part.strip(), available) or "" for part in wanted.split(",")], None
+            listed = [pick(role, part.strip(), available) or "" for part in wanted.split(",")]
+            numbers = all(
+                re.fullmatch(r"[0-9]{1,18}", name) for name in listed
+            )  # as pandas calls columns without names
+            return _in_order(role, listed, 0) if numbers else (listed, None)
         start, _, end = wanted.partition("*")
         found = [n for n in available if n.startswith(start) and n.endswith(end) and len(n) >= len(start) + len(end)]
         if not found:

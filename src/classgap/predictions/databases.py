@@ -8,6 +8,7 @@ from typing import Any
 
 from classgap.checks import InputError
 from classgap.predictions.columns import Columns
+from classgap.predictions.locations import READABLE
 from classgap.predictions.predictions import Predictions
 
 
@@ -41,4 +42,6 @@ def read_query(
             return from_table(table, class_names, train_counts, rows=False)
     except duckdb.Error as error:
         reason = " ".join(str(error).split())
+        if database.suffix.lower() in READABLE:
+            raise InputError(f"--sql is for DuckDB files, got {database}; leave --sql out") from None
         raise InputError(f"the query on {database} failed ({reason})") from None

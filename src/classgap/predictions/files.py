@@ -18,13 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from classgap.arrays import Ints
-from classgap.checks import InputError
+from classgap.checks import InputError, MissingValues
 from classgap.predictions.archives import Arrays, read_archive
 from classgap.predictions.arrays import Source, encode, plain_column
 from classgap.predictions.binary import single_score_column
 from classgap.predictions.columns import (
     Columns,
     pick,
+    pick_labels,
     pick_samples,
     refuse_true_labels,
     require_labels,
@@ -44,6 +45,13 @@ _CELL = re.compile(
     r"could not parse `(?P<text>.*)` as dtype `(?P<type>bool|[fiu])\d*` at column '(?P<column>.*)' \(column"
 )
 
+# What a cell contains that should be a number, and how to write it.
+_NO_NUMBER = {
+    "[": "a CSV file cannot hold lists: write one column per class, or a Parquet or NPZ file",
+    "%": "write 0.25 instead of 25%",
+    ",": "write numbers with a decimal point, or separate the columns by semicolons or tabs",
+}
+
 
 def read_predictions(
     paths: Paths,
@@ -59,7 +67,7 @@ def read_predictions(
     if source.is_table:
         from classgap.predictions.counting import from_table
 
-        with readable(source.files[0]):
+        with readable(source.files[0], source.files):
             place, table = source.files[0], _open(source, columns)
             found = from_table(table, class_names, train_counts, rows=rows, batches=batches, place=place)
     else:
@@ -89,6 +97,7 @@ def count_two(
     from classgap.predictions.tables import is_frame, open_table
 
     tables: list[Table] = []
+    files: list[Location] = []
     for side in (before, after):
         if is_frame(side):
             tables.append(open_table(side, columns))
@@ -96,12 +105,13 @@ def count_two(
         source = find_files(side)
         if not source.is_table:
             return None
-        with readable(source.files[0]):
+        files += source.files
+        with readable(source.files[0], source.files):
             tables.append(_open(source, columns))
     one, other = tables
     if one.in_memory or other.in_memory or one.engine != other.engine or not (one.comparable and other.comparable):
         return None
-    with readable(before if isinstance(before, (str, Path)) else "the table"):
+    with readable(before if isinstance(before, (str, Path)) else "the table", files):
         try:
             return count_both(one, other, class_names)
         except Exception as error:
@@ -119,15 +129,19 @@ def _open(source: Files, columns: Columns) -> Table:
 
 
 @contextlib.contextmanager
-def readable(file: Location) -> Iterator[None]:
-    """Turn an error of the table reader into one sentence."""
+def readable(file: Location, files: Sequence[Location] = ()) -> Iterator[None]:
+    """Turn an error of the table reader into one sentence; in CSV files among ``files``, it names the line."""
     import polars as pl
     from narwhals.exceptions import NarwhalsError
+
+    from classgap.predictions.csv_files import first_line_without
 
     try:
         yield
     except pl.exceptions.PanicException:  # not an Exception: the reader itself failed on damaged bytes
         raise InputError(f"{file} is damaged and cannot be read; write the file again") from None
+    except MissingValues as error:
+        raise InputError(f"{error}{first_line_without(error.columns, _csv(files))}") from None
     except InputError:
         raise
     except (pl.exceptions.PolarsError, NarwhalsError, OSError) as error:
@@ -135,21 +149,32 @@ def readable(file: Location) -> Iterator[None]:
             raise unreadable(file, error) from None
         if isinstance(error, OSError):
             raise  # a file on this machine: the command line has a sentence for these
-        reason = str(error).split("\n", 1)[0]
-        if (cell := _CELL.match(reason)) is not None:
-            wanted = {"f": "numbers", "bool": "only true and false"}.get(cell["type"], "whole numbers")
-            raise InputError(f"column {cell['column']!r} of {file} must hold {wanted}, got {cell['text']!r}") from None
-        if reason.startswith("schema"):
-            raise InputError(
-                f"the files of one data set must have the same columns in the same order as {file} ({reason})"
-            ) from None
-        raise InputError(f"{file} ends in {Path(file).suffix} but cannot be read in this format ({reason})") from None
+        raise InputError(_sentence(str(error).split("\n", 1)[0], file, _csv(files))) from None
     except Exception as error:
         if isinstance(file, str) and is_address(
             file
         ):  # the libraries that look for credentials have errors of their own
             raise unreadable(file, error) from None
         raise
+
+
+def _csv(files: Sequence[Location]) -> list[Location]:
+    return [file for file in files if Path(file).suffix.lower() in (".csv", ".tsv")]
+
+
+def _sentence(reason: str, file: Location, csv_files: Sequence[Location]) -> str:
+    """What polars says about a file that it cannot read, in one sentence."""
+    from classgap.predictions.csv_files import sentence_about
+
+    if (cell := _CELL.match(reason)) is not None:
+        wanted = {"f": "numbers", "bool": "only true and false"}.get(cell["type"], "whole numbers")
+        text = cell["text"]
+        advice = next((f"; {way}" for sign, way in _NO_NUMBER.items() if sign in text), "")
+        return f"column {cell['column']!r} of {file} must hold {wanted}, got {text!r}{advice}"
+    if reason.startswith("schema"):
+        return f"the files of one data set must have the same columns in the same order as {file} ({reason})"
+    ending = Path(file).suffix
+    return sentence_about(reason, csv_files) or f"{file} ends in {ending} but cannot be read in this format ({reason})"
 
 
 def _read_archives(files: list[Path], columns: Columns, names: Sequence[str] | None, train_counts: Any) -> Predictions:
@@ -188,9 +213,10 @@ def _roles(arrays: Arrays, file: Path, columns: Columns) -> tuple[Arrays, Arrays
     """The arrays of one archive by role, its per-sample columns, and the name of each array in error messages."""
     available = list(arrays)
     free = without_named(available, columns)
+    true, pred = pick_labels(columns, available)
     wanted = {
-        "y_true": pick("true", columns.true, available),
-        "y_pred": pick("pred", columns.pred, available),
+        "y_true": true,
+        "y_pred": pred,
         "scores": pick("scores", columns.scores, free),
         "features": pick("features", columns.features, free),
     }
@@ -237,7 +263,7 @@ def _roles(arrays: Arrays, file: Path, columns: Columns) -> tuple[Arrays, Arrays
 
 
 def _check_labels(labels: NDArray[Any], title: str, file: Path) -> None:
-    if labels.ndim == 2 and set(np.unique(labels[:1000]).tolist()) <= {0, 1}:
+    if labels.ndim == 2 and labels.shape[1] > 1 and set(np.unique(labels[:1000]).tolist()) <= {0, 1}:
         several = (labels.sum(axis=1) != 1).any()
         advice = (
             "these look like multi-label data: add --multi-label, or use classgap.audit_labels in Python"
@@ -246,6 +272,10 @@ def _check_labels(labels: NDArray[Any], title: str, file: Path) -> None:
         )
         raise InputError(f"{title} in {file} must hold one label per row, got shape {labels.shape}; {advice}")
     if labels.ndim != 1:
-        raise InputError(f"{title} in {file} must hold one label per row, got shape {labels.shape}")
+        advice = ""
+        if labels.ndim == 2:
+            scores = "if these are scores, name the array with --scores"
+            advice = "; save its column [:, 0]" if labels.shape[1] == 1 else f"; {scores}"
+        raise InputError(f"{title} in {file} must hold one label per row, got shape {labels.shape}{advice}")
     if labels.dtype.kind not in "biufUS":
         raise InputError(f"{title} in {file} must hold numbers or text, got {labels.dtype}")

@@ -20,8 +20,20 @@ _FORMATS = {
     ".npz": "npz",
     ".safetensors": "safetensors",
 }
+READABLE = tuple(_FORMATS)
 _TABLES = ("csv", "parquet")
-_DATABASES = (".duckdb", ".ddb", ".db")
+# What to do with files of other formats.
+_WAYS = {
+    (".duckdb", ".ddb", ".db"): "select the columns of a DuckDB file with --sql",
+    (".gz", ".bz2", ".xz", ".zst", ".zip"): "unpack it first",
+    (".npy", ".pt", ".pth", ".pkl", ".pickle", ".joblib", ".h5", ".mat"): (
+        "write the arrays to one file with numpy.savez(FILE, y_true=…, scores=…)"
+    ),
+    (".json", ".jsonl", ".ndjson", ".arrow", ".feather", ".ipc", ".xlsx", ".xls", ".ods", ".orc", ".avro"): (
+        "in Python read it with polars or pandas and pass the table to classgap.audit, or save it as CSV or Parquet"
+    ),
+    (".txt", ".tab", ".dat", ".data"): "if it is a table, rename it to .csv (separated by commas, semicolons or tabs)",
+}
 
 
 @dataclass(frozen=True)
@@ -140,7 +152,7 @@ def _format(file: Location) -> str:
     """The format of a file by its extension."""
     ending = Path(file).suffix.lower()
     if ending not in _FORMATS:
-        hint = "; select the columns of a DuckDB file with --sql" if ending in _DATABASES else ""
+        hint = next((f"; {way}" for endings, way in _WAYS.items() if ending in endings), "")
         raise InputError(f"{file} has an unknown file extension; classgap reads {', '.join(_FORMATS)}{hint}")
     if is_address(file) and _FORMATS[ending] not in _TABLES:
         raise InputError(f"{file} must be a CSV or Parquet file; copy archives ({ending}) to this machine first")

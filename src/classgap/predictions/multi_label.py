@@ -323,4 +323,6 @@ def _scores(scores: Any, kind: str, shape: tuple[int, ...]) -> tuple[NDArray[Any
             f"scores must hold probabilities in [0, 1], got values from {matrix.min():g} to {matrix.max():g}; pass "
             "scores_kind='logits' for logits"
         )
+    if kind == "auto" and not inside:
+        checks.refuse_percentages("scores", matrix, independent=True)
     return (matrix, "logits") if kind == "logits" or not inside else (checks.clipped(matrix), "probabilities")

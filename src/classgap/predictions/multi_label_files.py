@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap.checks import InputError
+from classgap.checks import InputError, MissingValues
 from classgap.predictions.archives import Arrays, read_archive
 from classgap.predictions.arrays import plain_column
-from classgap.predictions.columns import Columns, pick, refuse_true_labels, without_described
+from classgap.predictions.columns import Columns, pick, pick_labels, refuse_true_labels, without_described
 from classgap.predictions.labels import names_of
 from classgap.predictions.matching import present_ids
 from classgap.predictions.multi_label import MultiLabelPredictions, Thresholds
@@ -166,15 +166,18 @@ def from_frame(
 
 def _numbers(rows: Any, names: Sequence[str], *, binary: bool = False) -> NDArray[Any]:
     """Columns of numbers or booleans as a matrix."""
+    from classgap.predictions.tables import floats_of_decimals
+
     matrix = np.empty((len(rows), len(names)), dtype=np.float64)
     for k, name in enumerate(names):
         column = rows[name]
         if missing := column.null_count():
-            raise InputError(
+            raise MissingValues(
                 f"column {name!r} has {missing:,} row{'s' if missing > 1 else ''} without a value; remove these rows"
-                + (", or decide whether they have the label" if binary else "")
+                + (", or decide whether they have the label" if binary else ""),
+                [name],
             )
-        values = column.to_numpy()
+        values = floats_of_decimals(column).to_numpy()
         if values.dtype.kind not in "biuf":
             raise InputError(f"column {name!r} must hold {'0 and 1' if binary else 'numbers'}, got {column.dtype}")
         if binary and not np.isin(values, (0, 1)).all():
@@ -209,7 +212,7 @@ def read(
     source, columns = find_files(paths), columns or Columns()
     place = str(source.files[0])
     if source.is_table:
-        with readable(source.files[0]):
+        with readable(source.files[0], source.files):
             table = scan_numbers(source, columns, lambda names: find_label_columns(names, columns, place).all)
             return from_frame(table, columns, threshold, place, label_names)
     return _read_archives([Path(file) for file in source.files], columns, threshold, label_names)
@@ -263,8 +266,8 @@ def _read_archives(
 
 def _archive_parts(arrays: Arrays, file: Path, columns: Columns) -> dict[str, NDArray[Any]]:
     available = list(arrays)
-    wanted = {"y_true": pick("true", columns.true, available), "y_pred": pick("pred", columns.pred, available),
-              "scores": pick("scores", columns.scores, available)}  # fmt: skip
+    true, pred = pick_labels(columns, available)
+    wanted = {"y_true": true, "y_pred": pred, "scores": pick("scores", columns.scores, available)}
     if wanted["y_true"] is None:
         raise InputError(
             f"{file} has no array with a usual name for true labels; name it with --true (it holds "

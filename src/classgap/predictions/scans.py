@@ -12,12 +12,12 @@ import polars as pl
 
 from classgap.checks import InputError
 from classgap.predictions.binary import single_score_column
-from classgap.predictions.columns import Columns, find_columns, pick, pick_wide, without_named
+from classgap.predictions.columns import Columns, find_columns, pick, pick_labels, pick_wide, without_named
+from classgap.predictions.csv_files import check_content, scan_csv
 from classgap.predictions.locations import Files, Location, is_pattern
 from classgap.predictions.stores import store_options
 
 Types = dict[str, pl.DataType]
-_QUOTED = re.compile(r'"[^"]*("|$)')
 
 
 def scan(source: Files, columns: Columns) -> pl.LazyFrame:
@@ -53,7 +53,7 @@ def scan_numbers(source: Files, columns: Columns, numbers: Callable[[Sequence[st
 
 def _types(header: Sequence[str], columns: Columns) -> Types:
     """Types of the columns of a CSV file that the first thousands of rows do not tell."""
-    true, pred = pick("true", columns.true, header), pick("pred", columns.pred, header)
+    true, pred = pick_labels(columns, header)
     ids = columns.id and pick("id", columns.id, header)
     texts = [name for name in (true, pred, ids, columns.path, columns.text, *columns.by) if name is not None]
     # Labels stay text until all distinct labels are known: a column may begin with numbers and contain names later.
@@ -71,15 +71,14 @@ def _scan(source: Files, types: Callable[[Sequence[str]], Types]) -> pl.LazyFram
     files, patterns = _checked(source)
     if source.kind == "parquet":
         return _scan_parquet(source, files, patterns)
-    separator, stored = _header(files, patterns)
-    return _scan_csv(files, separator, stored, types(list(stored)), patterns)
+    return scan_csv(files, types, patterns=patterns)
 
 
 def _checked(source: Files) -> tuple[Any, bool]:
     """The files after a check of their content, and whether they are patterns."""
     for file in source.files:
         if isinstance(file, Path):
-            _check_content(file, source.kind)
+            _check_parquet(file) if source.kind == "parquet" else check_content(file)
     return list(source.files), any(is_pattern(file) for file in source.files)
 
 
@@ -109,53 +108,7 @@ def _partitions(file: Location) -> list[str]:
     return sorted({folder.partition("=")[0] for folder in re.split(r"[/\\]", str(file))[:-1] if "=" in folder})
 
 
-def _scan_csv(files: Any, separator: str, stored: dict[str, str], types: Any, patterns: bool) -> pl.LazyFrame:
-    overrides, options = {stored[name]: kind for name, kind in types.items()}, store_options(files[0])
-    table = pl.scan_csv(
-        files, separator=separator, schema_overrides=overrides, infer_schema_length=10_000, glob=patterns, **options
-    )
-    renamed = {name: shown for shown, name in stored.items() if name != shown}
-    return table.rename(renamed) if renamed else table
-
-
-def _header(files: Any, patterns: bool) -> tuple[str, dict[str, str]]:
-    """Separator and column names of a CSV file, and how polars calls these columns.
-
-    A CSV file holds a quotation mark in a name twice, and polars does not reduce it to one in the header.
-    """
-    separator = _separator(files[0], patterns)
-    header = (
-        pl.scan_csv(files[0], separator=separator, infer_schema=False, glob=patterns, **store_options(files[0]))
-        .collect_schema()
-        .names()
-    )
-    _refuse_duplicates(header, files[0])
-    return separator, {name.replace('""', '"'): name for name in header}
-
-
-def _check_content(file: Path, kind: str) -> None:
+def _check_parquet(file: Path) -> None:
     with file.open("rb") as handle:
-        head = handle.read(4096)
-    if (kind == "parquet") != (head[:4] == b"PAR1") or (kind == "csv" and b"\0" in head):
-        raise InputError(f"{file} ends in {file.suffix} but is not a {kind.upper()} file; check its content")
-
-
-def _separator(file: Location, pattern: bool) -> str:
-    """The separator (comma, semicolon or tab) that is most frequent in the first line, outside of quotes."""
-    if isinstance(file, Path):
-        with file.open(encoding="utf-8", errors="replace") as text:
-            first_line = text.readline()
-    else:  # a separator that does not occur makes the whole line one column name
-        whole = pl.scan_csv(
-            file, separator="\x01", quote_char=None, infer_schema=False, glob=pattern, **store_options(file)
-        )
-        first_line = whole.collect_schema().names()[0]
-    return max(",;\t", key=_QUOTED.sub("", first_line).count)
-
-
-def _refuse_duplicates(header: Sequence[str], file: Location) -> None:
-    """Polars adds ``_duplicated_0`` to the second column of a name, and one of the two would be used silently."""
-    for name in header:
-        original, marker, number = name.rpartition("_duplicated_")
-        if marker and number.isdecimal() and original in header:
-            raise InputError(f"{file} has two columns named {original!r}; rename or remove one of them")
+        if handle.read(4) != b"PAR1":
+            raise InputError(f"{file} ends in {file.suffix} but is not a PARQUET file; check its content")

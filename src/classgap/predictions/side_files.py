@@ -22,13 +22,15 @@ def read_names(path: Path) -> list[str]:
         text = path.read_text(encoding="utf-8-sig")  # a byte-order mark is not part of the first name
         is_json = path.suffix == ".json"
         lines = [line for line in text.split("\n") if line.strip()]
+        if path.suffix.lower() in (".csv", ".tsv"):
+            _refuse_columns(lines, path)
         found = json.loads(text, object_pairs_hook=unique_keys) if is_json else lines
         if isinstance(found, dict):
             found = [found[str(k)] for k in range(len(found))]
     except OSError:
         raise InputError(f"the file of class names {path} cannot be read") from None
     except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+        raise _about(path, error) from None
     except (ValueError, KeyError, RecursionError):
         raise InputError(
             f"{path} must hold class names: one name per line, a JSON list, or a JSON object with keys 0, 1, 2, …"
@@ -36,6 +38,15 @@ def read_names(path: Path) -> list[str]:
     if not isinstance(found, list) or not all(isinstance(name, str) for name in found) or not found:
         raise InputError(f"{path} must hold at least one class name, and every name must be a string")
     return check_names([name.strip() for name in found])
+
+
+def _refuse_columns(lines: Sequence[str], path: Path) -> None:
+    """Refuse a table or a header in a CSV file of class names: its first line would be class 0, and all others one too far."""
+    header = lines[0].strip().strip('"').lower() if lines else ""
+    if header in ("name", "names", "class", "classes", "class_name", "label", "labels", "label_name"):
+        raise InputError(f"{path} must hold one class name per line and no header; remove the first line, {lines[0]!r}")
+    if lines and all(any(sign in line for sign in ",;\t") for line in lines):
+        raise InputError(f"{path} must hold one class name per line and nothing else, got the line {lines[0]!r}")
 
 
 def read_train_counts(path: Path) -> Mapping[str, int] | Sequence[int]:
@@ -46,17 +57,15 @@ def read_train_counts(path: Path) -> Mapping[str, int] | Sequence[int]:
         if path.suffix == ".json":
             found = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=unique_keys)
         else:
-            import polars as pl
-
-            table = pl.read_csv(path, infer_schema=False, glob=False)
+            table = _rows(path)
             if table.width > 2:  # e.g. the index of pandas, which would be taken for the class
                 raise InputError(
                     f"training counts must have two columns, class and count, got {', '.join(map(repr, table.columns))}; "
                     "remove the others"
                 )
-            found = unique_keys([(str(name), int(count)) for name, count in table.rows()])
+            found = unique_keys([(str(name), _whole(count)) for name, count in table.rows()])
     except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+        raise _about(path, error) from None
     except Exception:
         raise InputError(
             f"{path} must be JSON, or CSV with a header and the columns class,count; it cannot be read as either"
@@ -64,6 +73,23 @@ def read_train_counts(path: Path) -> Mapping[str, int] | Sequence[int]:
     if not isinstance(found, (dict, list)):
         raise InputError(f"{path} must hold a list of counts, or an object from class name to count")
     return found
+
+
+def _about(path: Path, error: InputError) -> InputError:
+    """The error with the name of its file."""
+    return error if str(path) in str(error) else InputError(f"{path}: {error}")
+
+
+def _rows(path: Path) -> Any:
+    """A small CSV file as a polars table of texts."""
+    from classgap.predictions.csv_files import read_small_csv
+
+    return read_small_csv(path)
+
+
+def _whole(text: str) -> int:
+    """A whole number, also as 10.0, which pandas writes where a count was missing once."""
+    return int(text.removesuffix(".0"))
 
 
 def counts_in_order(given: Any, classes: tuple[str, ...], coders: Sequence[LabelCoder] = ()) -> NDArray[np.int64]:
@@ -100,13 +126,11 @@ def read_cost(path: Path) -> dict[str, dict[str, float]]:
         if path.suffix == ".json":
             found = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=unique_keys)
             return {str(true): {str(k): float(v) for k, v in row.items()} for true, row in found.items()}
-        import polars as pl
-
-        table = pl.read_csv(path, infer_schema=False, glob=False)
+        table = _rows(path)
         names = table.columns[1:]
         return unique_keys([(str(row[0]), dict(zip(names, map(float, row[1:]), strict=True))) for row in table.rows()])
     except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+        raise _about(path, error) from None
     except Exception:
         raise InputError(
             f"{path} must be CSV with the true class in the first column and one column per predicted class, or JSON "

@@ -10,7 +10,7 @@ import narwhals.stable.v2 as nw
 import numpy as np
 from numpy.typing import NDArray
 
-from classgap.checks import InputError, label_vector
+from classgap.checks import InputError, MissingValues, label_vector
 from classgap.predictions.arrays import Source, encode, plain_column
 from classgap.predictions.columns import Columns, Found, find_columns
 from classgap.predictions.matching import missing_ids
@@ -115,6 +115,11 @@ def in_order_of(names: Sequence[str], found: Found, columns: Sequence[NDArray[An
     return [found.scores[found.spelled.index(name)] for name in names]
 
 
+def floats_of_decimals(column: Any) -> Any:
+    """The column, with numbers of a fixed number of decimals, which databases store, as floats."""
+    return column.cast(nw.Float64) if column.dtype == nw.Decimal else column
+
+
 def label_values(column: Any, name: str, counts: NDArray[np.int64] | None = None) -> NDArray[Any]:
     """Labels as numbers or text, for any stored type.
 
@@ -124,9 +129,8 @@ def label_values(column: Any, name: str, counts: NDArray[np.int64] | None = None
     if column.null_count():
         missing = column.null_count() if counts is None else int(counts[column.is_null().to_numpy()].sum())
         rows = "1 row" if missing == 1 else f"{missing:,} rows"
-        raise InputError(f"column {name!r} has {rows} without a label; remove these rows or add labels")
-    if column.dtype == nw.Decimal:
-        column = column.cast(nw.Float64)
+        raise MissingValues(f"column {name!r} has {rows} without a label; remove these rows or add labels", [name])
+    column = floats_of_decimals(column)
     if column.dtype.is_nested():
         raise InputError(f"column {name!r} must hold one label per row, got {column.dtype}")
     values: NDArray[Any] = column.to_numpy()
@@ -165,7 +169,7 @@ def sample_values(values: Any, name: str) -> NDArray[Any]:
 def score_matrix(rows: Any, names: Sequence[str]) -> NDArray[Any]:
     """Columns of numbers, or one column of lists, as a matrix."""
     if any(rows[name].null_count() for name in names):
-        raise InputError(f"columns {names[0]!r} … must have a number in every row, but some cells are empty")
+        raise MissingValues(f"columns {names[0]!r} … must have a number in every row, but some cells are empty", names)
     first = rows[names[0]]
     if len(names) == 1 and not first.dtype.is_numeric():
         if first.dtype not in (nw.List, nw.Array, nw.Object):
@@ -174,7 +178,7 @@ def score_matrix(rows: Any, names: Sequence[str]) -> NDArray[Any]:
     for name in names:
         if not rows[name].dtype.is_numeric():
             raise InputError(f"column {name!r} must hold numbers or lists of numbers, got {rows[name].dtype}")
-    return np.column_stack([rows[name].to_numpy() for name in names])
+    return np.column_stack([floats_of_decimals(rows[name]).to_numpy() for name in names])
 
 
 def _stacked(lists: Any) -> NDArray[Any]:

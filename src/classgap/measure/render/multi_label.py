@@ -241,4 +241,4 @@ def _kind(record: Any) -> str:
 
 
 def _clean(value: Any) -> float | None:
-    return round(float(value), 5) if math.isfinite(value) else None
+    return round(float(value), 7) if math.isfinite(value) else None

@@ -99,7 +99,9 @@ def _mistakes_lead(report: AuditReport, total: int, shown: int) -> str:
 
 def _labels_lead(report: AuditReport, total: int) -> str:
     where = "" if report.sampling is None else f" of the sample of {report.sampling.rows:,} rows"
-    shown = f"The {LABELS_SHOWN} most suspicious of {total:,} samples" if total > LABELS_SHOWN else f"{total:,} samples"
+    shown = f"{total:,} sample{'' if total == 1 else 's'}"
+    if total > LABELS_SHOWN:
+        shown = f"The {LABELS_SHOWN} most suspicious of {total:,} samples"
     return (
         f"{shown}{where} whose label the model contradicts with confidence, so it is probably wrong. The list for an "
         "annotator is mislabelled.csv (--out) or report.mislabelled()."

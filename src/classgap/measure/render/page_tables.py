@@ -164,11 +164,14 @@ _COLUMNS: dict[str, tuple[str, str, str]] = {
 
 
 def plain(values: Iterable[Any]) -> list[Any]:
-    """Values for JSON: Python numbers rounded to 5 significant digits, nan as None."""
+    """Values for JSON: Python numbers rounded to 7 significant digits, nan as None.
+
+    With fewer digits, one number in 200 would be rounded twice in the page, and differ from the same number elsewhere.
+    """
     array = np.asarray(values)
     if array.dtype.kind == "f":
         return [
-            float(f"{v:.5g}") if v - v == 0 else None for v in array.tolist()
+            float(f"{v:.7g}") if v - v == 0 else None for v in array.tolist()
         ]  # nan and infinity minus themselves are nan
     return list(array.tolist())
 

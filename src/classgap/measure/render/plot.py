@@ -364,7 +364,7 @@ def _change_tooltip() -> list[alt.Tooltip]:
 
 def _clean(value: Any) -> float | None:
     number = float(value)
-    return round(number, 5) if math.isfinite(number) else None
+    return round(number, 7) if math.isfinite(number) else None
 
 
 def _class_rows(report: AuditReport, extra: Sequence[str]) -> Records:

@@ -124,7 +124,9 @@ def _threshold(found: Threshold) -> Section:
             (
                 "threshold_curve",
                 "Accuracy of both classes by threshold",
-                "The dashed line is the threshold of this report.",
+                "The predictions of this report were not made with a threshold."
+                if found.used != found.used
+                else "The dashed line is the threshold of this report.",
             ),
         ),
     )

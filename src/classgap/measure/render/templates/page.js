@@ -15,8 +15,14 @@ function make(tag, attributes = {}, ...children) {
 }
 
 // ------------------------------------------------------------------ format of values
-const percent = (v, digits = 1) => (v === null ? "–" : (100 * v).toFixed(digits).replace("-", "−") + "\u00a0%");
-const points = (v) => (v === null ? "–" : (v > 0 ? "+" : v < 0 ? "−" : "±") + Math.abs(100 * v).toFixed(1));
+// One decimal, as Python rounds: 6.25 is 6.2, as in the rest of the report, where toFixed gives 6.3.
+const decimal = (v) => (Math.abs(4 * v) % 4 === 1 ? Math.sign(v) * (Math.abs(v) - 0.05) : v).toFixed(1);
+const percent = (v) => (v === null ? "–" : decimal(100 * v).replace("-", "−") + "\u00a0%");
+const points = (v) => {
+  if (v === null) return "–";
+  const size = decimal(Math.abs(100 * v));
+  return (size === "0.0" ? "±" : v > 0 ? "+" : "−") + size;
+};
 const significant = (v) => (v === null ? "–" : Math.abs(v) >= 1e5 || (v !== 0 && Math.abs(v) < 1e-3) ? v.toExponential(1) : String(+v.toPrecision(3)).replace("-", "−"));
 const show = {
   text: (v) => v, long: (v) => v, group: (v) => v, int: (v) => (v === null ? "–" : v.toLocaleString("en")),
@@ -159,7 +165,7 @@ function mountTable(host) {
       }
       return tr;
     }));
-    count.textContent = order.length === size ? `${size.toLocaleString("en")} rows` : `${order.length.toLocaleString("en")} of ${size.toLocaleString("en")} rows`;
+    count.textContent = order.length === size ? (size === 1 ? "1 row" : `${size.toLocaleString("en")} rows`) : `${order.length.toLocaleString("en")} of ${size.toLocaleString("en")} rows`;
     more.hidden = shown >= order.length;
     const parts = [more.hidden ? null : `the first ${shown} of ${order.length.toLocaleString("en")} rows`, table.columns.length > PRINTED ? `${PRINTED} of ${table.columns.length} columns` : null];
     printed.textContent = parts.some(Boolean) ? `Printed: ${parts.filter(Boolean).join(", ")}. The page on screen and report.json have all of them.` : "";
@@ -193,7 +199,7 @@ function direction(from, to) {
   const missing = row === undefined && !data.tables.pairs.complete && !(back !== undefined && pairs.reverse);
   const earlier = pairs.before ? [row === undefined ? 0 : pairs.before[row], row === undefined ? 0 : pairs.share_before[row]] : null;
   const words = earlier ? `${significant(earlier[0])} → ${significant(count)} samples, ${percent(earlier[1])} → ${percent(share)} of ${from}`
-    : `${count.toLocaleString("en")} samples, ${percent(share)} of ${from}`;
+    : `${count.toLocaleString("en")} sample${count === 1 ? "" : "s"}, ${percent(share)} of ${from}`;
   return make("div", { class: "direction" },
     make("span", {}, link(from), " predicted as ", link(to)),
     earlier ? make("div", { class: "meter before", title: "before" }, make("i", { style: { "--at": earlier[1] } })) : null,
@@ -307,7 +313,7 @@ function mountGallery(host) {
     place.replaceChildren(growing(d.picture ? "gallery" : "cards", rows, d.picture ? 24 : 12, (row) => sampleCard(d, row)));
   };
   pick.addEventListener("input", fill);
-  host.append(make("div", { class: "tools" }, pick, make("span", { class: "count" }, `${truth.length.toLocaleString("en")} samples`)), place);
+  host.append(make("div", { class: "tools" }, pick, make("span", { class: "count" }, `${truth.length.toLocaleString("en")} sample${truth.length === 1 ? "" : "s"}`)), place);
   fill();
 }
 
