@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import classgap
@@ -56,6 +57,31 @@ def test_scores_are_those_of_the_run(settings: list[str], tmp_path: Path) -> Non
     assert stored["images"]["centre_crop"] == [8, 8]
     assert done.difference is not None
     assert not list(tmp_path.glob(".classgap-*"))
+
+
+class _Floats(torch.utils.data.Dataset[Any]):
+    """Digits as a torch data set whose transform made floating point images of them."""
+
+    def __init__(self, part: Any) -> None:
+        self.part = part
+
+    def __len__(self) -> int:
+        return len(self.part)
+
+    def __getitem__(self, row: int) -> tuple[torch.Tensor, int]:
+        return self.part.x[row].float() / 255, int(self.part.y[row])
+
+
+def test_a_network_for_floating_point_images(tmp_path: Path) -> None:
+    """The graph standardised them by statistics that such data do not have, and could not be written."""
+    data = load_data("digits", per_class=20)
+    sets = _Floats(data.train), _Floats(data.test)
+    result = classgap.train(settings=["epochs=1", "model=mlp-16"], folder=tmp_path / "run", data=sets)
+    done = export(tmp_path / "run", tmp_path / "model.onnx")
+    found = scores(done.path, "images", (data.test.x.float() / 255).numpy())
+    np.testing.assert_allclose(found, result.test.scores, rtol=1e-3, atol=1e-3)
+    assert done.about["input"]["dtype"] == "float32"
+    assert done.about["images"]["values"].startswith("floating point")
 
 
 def test_disalign_has_no_last_layer(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import json
 import os
 import pickle
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 import classgap
@@ -178,3 +180,23 @@ def test_samples_that_the_network_cannot_take_are_refused(tmp_path: Path) -> Non
     with pytest.raises(InputError, match=r"cannot take the samples of .*f\.safetensors, of shape \(4,\)"):
         classgap.features(tmp_path / "run", str(tmp_path / "f.safetensors"), tmp_path / "g.safetensors")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f.safetensors", "run"]
+
+
+def test_refit_with_a_validation_part_that_stays_in_the_file(tmp_path: Path) -> None:
+    """Rows of the validation part were read from the training part when the file was mapped into memory."""
+    rng, arrays = np.random.default_rng(0), {}
+    for part, each in (("train", 10), ("val", 6), ("test", 4)):
+        arrays[f"y_{part}"] = np.repeat(np.arange(3), each)
+        arrays[f"x_{part}"] = (rng.normal(size=(3 * each, 5)) + arrays[f"y_{part}"][:, None]).astype(np.float32)
+    about = {"class_names": ["a", "b", "c"], "fingerprint": "one", "model": "m", "data": "d"}
+    save_file(arrays, tmp_path / "f.safetensors", {"classgap": json.dumps(about)})
+    settings = [f"data={tmp_path / 'f.safetensors'}", "model=linear", "epochs=2", "batch=8", "stage=gap_dial"]
+    settings += ["stage.refit=true"]
+    found = [classgap.train(folder=tmp_path / str(m), settings=settings, memory=m).test.scores for m in (0, 100)]
+    np.testing.assert_array_equal(found[0], found[1])
+    items = load_data(str(tmp_path / "f.safetensors"), memory=0)
+    assert items.val is not None
+    joined = items.train.joined(items.val).take(torch.tensor([35, 1, 40])).joined(items.test)
+    rows = [arrays["x_val"][5], arrays["x_train"][1], arrays["x_val"][10], *arrays["x_test"]]
+    np.testing.assert_array_equal(next(joined.read([torch.arange(15)])).numpy(), rows)
+    assert joined.ids == ["5", "1", "10", *map(str, range(12))]

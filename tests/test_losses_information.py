@@ -58,6 +58,16 @@ def test_direction_matches_singular_value_decomposition():
     assert confusion_direction(confusion).numpy() == pytest.approx(expected)
 
 
+def test_the_leading_pair_is_found_between_close_singular_values():
+    """After 100 steps of the iteration the second pair was still mixed in."""
+    confusion = torch.zeros(4, 4, dtype=torch.float64)
+    confusion[0, 1] = confusion[1, 0] = 0.300
+    confusion[2, 3] = confusion[3, 2] = 0.299
+    expected = torch.full((4, 4), 0.01, dtype=torch.float64)
+    expected[:2, :2] = 2.01
+    torch.testing.assert_close(confusion_direction(confusion), expected)
+
+
 def test_no_errors_mean_no_weights():
     assert torch.equal(confusion_direction(torch.zeros(3, 3)), torch.ones(3, 3))
 

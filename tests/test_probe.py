@@ -120,6 +120,9 @@ def test_best_is_chosen_on_validation_as_a_mean_over_seeds(vectors: Path) -> Non
         ({"lr": [0.1, -1]}, [], r"optim\.lr"),
         ({"lr": [0.1]}, ["method=ncl"], "needs experts"),
         ({"lr": [0.1]}, ["sampler=class_balanced"], "sampler=class_balanced is for classgap train"),
+        ({"lr": [0.1]}, ["predict.augment=flip"], "predict.augment=flip is for classgap train"),
+        ({"lr": [0.1]}, ["teacher=runs/other"], "teacher=runs/other is for classgap train"),
+        ({"lr": [0.1]}, ["model.wise=0.5"], "model.wise=0.5 is for classgap train"),
         ({"lr": [0.1]}, ["data=digits"], "probe needs features"),
         ({"lr": [0.1]}, ["method=lgm"], "learns parameters of its own"),
     ],
@@ -132,9 +135,11 @@ def test_errors(grid: dict[str, list[float]], settings: list[str], message: str,
 
 def test_command_line(vectors: Path, tmp_path: Path) -> None:
     arguments = ["probe", str(vectors), "--grid", "lr=0.1,0.3", "--grid", "seed=0,1", "--set", "epochs=2"]
+    arguments += ["--set", "optim=adamw", "--set", "optim.nesterov=true"]
     result = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "probe")])
     assert result.exit_code == 0, result.output
     assert "4 heads in" in result.output
+    assert "note: optim.nesterov has no effect" in result.output
     assert sorted(path.name for path in (tmp_path / "probe").iterdir()) == [
         "grid.csv",
         "head.safetensors",

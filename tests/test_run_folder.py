@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -218,3 +220,33 @@ def test_settings_of_an_optimiser_may_come_back_as_lists() -> None:
     optimizer.param_groups[0]["betas"] = [0.9, 0.99]
     with pytest.raises(ValueError, match="betas of the optimiser is"):
         check_groups(optimizer, before)
+
+
+def test_a_changed_data_file_is_not_resumed(tmp_path: Path) -> None:
+    """Other pixels or class names with the same labels went on as if nothing had happened."""
+    rng = np.random.default_rng(0)
+    arrays = {f"{kind}_{part}": rng.integers(0, 3, 30) for part in ("train", "test") for kind in "xy"}
+    arrays |= {part: rng.integers(0, 255, (30, 4, 4)).astype(np.uint8) for part in ("x_train", "x_test")}
+    names = {"class_names": np.array(["a", "b", "c"])}
+    settings = [f"data={tmp_path / 'data.npz'}", "epochs=1", "model=mlp-8", "batch=10"]
+    np.savez(tmp_path / "data.npz", **arrays, **names)
+    train(folder=tmp_path / "run", settings=settings)
+    changes = [{part: 255 - arrays[part]} for part in ("x_train", "x_test")]
+    for change in (*changes, {"class_names": np.array(["b", "a", "c"])}):
+        np.savez(tmp_path / "data.npz", **{**arrays, **names, **change})
+        with pytest.raises(InputError, match="samples or class names have changed"):
+            train(folder=tmp_path / "run", settings=settings, resume=True)
+    np.savez(tmp_path / "data.npz", **arrays, **names)
+    train(folder=tmp_path / "run", settings=settings, resume=True)
+
+
+def test_a_teacher_that_was_trained_anew_is_not_taken_for_the_first(tmp_path: Path) -> None:
+    settings = ["epochs=1", "data.per_class=12", "batch=32", "model=mlp-8"]
+    train(folder=tmp_path / "teacher", settings=settings)
+    taught = [*settings, "method=distillation", f"teacher={tmp_path / 'teacher'}"]
+    train(folder=tmp_path / "run", settings=taught)
+    train(folder=tmp_path / "run", settings=taught, resume=True)
+    shutil.rmtree(tmp_path / "teacher")
+    train(folder=tmp_path / "teacher", settings=[*settings, "seed=1"])
+    with pytest.raises(InputError, match="was made with another teacher"):
+        train(folder=tmp_path / "run", settings=taught, resume=True)

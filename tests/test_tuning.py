@@ -144,3 +144,57 @@ def test_a_range_between_whole_numbers_holds_fractions_where_the_setting_takes_t
     config = TrainConfig().override(["method=focal"])
     space = with_fractions(config, parse_space(["method.gamma=0:2", "epochs=2:5", "optim.lr=0:1", "batch=8,16"]))
     assert [type(found) for found in space.values()] == [Float, Int, Float, Choice]
+
+
+def test_whole_numbers_of_stages_and_samplers_stay_whole() -> None:
+    """Searched as fractions, every stage and sampler with such a parameter ended with an error in the first trial."""
+    from classgap.tuning.space import with_fractions
+
+    config = TrainConfig().override(["stage=ensemble", "sampler=class_aware", "method=eql", "mix=mixup", "wrapper=sam"])
+    space = with_fractions(config, search_space(config))
+    assert [space[name] for name in ("stage.members", "sampler.samples")] == [Int(2, 10, 3), Int(1, 16, 4)]
+    texts = ["stage.members=2:4", "stage.dial=1:2", "method.threshold=0:1", "method.label_smoothing=0:1", "mix.alpha=0:1"]
+    found = with_fractions(config, parse_space([*texts, "wrapper.rho=0:1"]))
+    assert [type(values) for values in found.values()] == [Int, Float, Float, Float, Float, Float]
+
+
+def test_a_stage_is_tuned(tmp_path: Path) -> None:
+    report = tune(folder=tmp_path, settings=[*SMALL, "epochs=1", "stage=jtt"], trials=1, prune=False)
+    assert isinstance(report.values["stage.factor"], int)
+
+
+def test_parts_that_cannot_be_tuned_are_refused_before_the_reference_is_trained(tmp_path: Path) -> None:
+    stages = {"stage=gap_dial stage.refit=true": "leave it out", "stage=ensemble_teacher": "needs a method that learns"}
+    for settings, sentence in {**stages, "stage=jtt stage.fator=3": "did you mean"}.items():
+        with pytest.raises(InputError, match=sentence):
+            tune(folder=tmp_path / "new", settings=[*SMALL, *settings.split()])
+    with pytest.raises(InputError, match=r"stage\.members is set, but the run has no stage"):
+        tune(folder=tmp_path / "new", settings=SMALL, space=parse_space(["stage.members=2:4"]))
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_reference_has_no_teacher(tmp_path: Path) -> None:
+    """With ``teacher=FOLDER`` the reference was refused, since cross-entropy does not learn from one."""
+    settings = [*SMALL, "epochs=1"]
+    classgap.train(folder=tmp_path / "teacher", settings=[*settings, "method=cross_entropy"])
+    taught = [*settings, "method=distillation", f"teacher={tmp_path / 'teacher'}"]
+    assert tune(folder=tmp_path / "study", settings=taught, trials=1, prune=False).reference["overall"] > 0
+
+
+def test_a_trial_that_was_interrupted_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counted as finished: the same command again did nothing and asked to be run again."""
+    from classgap.training.loop import Trainer
+
+    whole = Trainer.run
+
+    def interrupted(trainer: Trainer) -> None:
+        if trainer.folder.parent.name == "trials":
+            raise KeyboardInterrupt
+        whole(trainer)
+
+    monkeypatch.setattr(Trainer, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        tune(folder=tmp_path, settings=SMALL, trials=1, prune=False)
+    monkeypatch.setattr(Trainer, "run", whole)
+    finished = tune(folder=tmp_path, settings=SMALL, trials=1, prune=False)
+    assert [trial["hard"] is None for trial in finished.trials] == [True, False]

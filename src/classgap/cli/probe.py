@@ -57,6 +57,8 @@ def probe(
         report = run(
             data, axes, settings=settings or [], watch=lambda n, total: bar.update(task, completed=n, total=total)
         )
+    for note in report.notes:
+        console().print(f"note: {note}", soft_wrap=True, highlight=False)
     best = report.best(by)
     table = Table(box=None, pad_edge=False)
     shown = [*axes, *(f"{part} {name}" for part in ("val", "test") for name in ("overall", "hard"))]

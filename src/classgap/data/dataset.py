@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -64,6 +66,13 @@ class TrainingData:
     def class_counts(self) -> Tensor:
         """Training samples of each class."""
         return torch.bincount(self.train.y, minlength=self.num_classes)
+
+    @cached_property
+    def content(self) -> str:
+        """Changes when class names do, or samples in arrays with the same labels, which ``split_hash`` does not see."""
+        names = zlib.crc32("\0".join(self.class_names).encode())
+        parts = [0 if split is None else split.content() for split in (self.train, self.val, self.test)]
+        return "-".join(f"{number:08x}" for number in (names, *parts))
 
     def about(self) -> dict[str, Any]:
         """What is needed to use a network that was trained on these data; ready for JSON."""

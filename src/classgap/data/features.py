@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from classgap.checks import InputError, class_indices, reading, whole
-from classgap.data.items import Source
+from classgap.data.items import Items, JoinedItems, Source
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bf16": torch.bfloat16}
 _CODES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64, "U8": torch.uint8}
@@ -148,8 +148,10 @@ class FeatureRows:
         """These rows, in this order."""
         return dataclasses.replace(self, rows=self.rows[np.asarray(rows, dtype=np.int64)])
 
-    def joined(self, other: FeatureRows) -> FeatureRows:
-        """These rows and then others of the same tensor."""
+    def joined(self, other: Any) -> Items:
+        """These rows and then others, of this tensor or of another one in a file."""
+        if not isinstance(other, FeatureRows) or (other.path, other.tensor) != (self.path, self.tensor):
+            return JoinedItems.of(self, other)
         return dataclasses.replace(self, rows=np.concatenate([self.rows, other.rows]))
 
     def batch(self, rows: Sequence[int], seeds: Sequence[int] | None = None) -> Tensor:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -39,6 +41,55 @@ class Items(Protocol):
 
     def batch(self, rows: Sequence[int], seeds: Sequence[int] | None = None) -> Tensor:
         """Samples (B, …), a function of the rows and, where they are given, the seeds."""
+
+
+@dataclass(frozen=True, eq=False)
+class JoinedItems:
+    """Samples of two sets that are stored apart, e.g. those of two tensors in a file.
+
+    Attributes:
+        rows: Positions among the samples of the first set and then those of the second.
+    """
+
+    first: Items
+    second: Items
+    rows: Array
+    random: bool = False
+
+    @staticmethod
+    def of(first: Items, second: Items) -> JoinedItems:
+        """All samples of both."""
+        return JoinedItems(first, second, np.arange(len(first) + len(second)))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As that of an array."""
+        return (len(self), *self.first.shape[1:])
+
+    @property
+    def ids(self) -> list[str]:
+        """What tells the samples apart."""
+        ids = [*self.first.ids, *self.second.ids]
+        return [ids[row] for row in self.rows]
+
+    def take(self, rows: Any) -> JoinedItems:
+        """These samples, in this order."""
+        return dataclasses.replace(self, rows=self.rows[np.asarray(rows, dtype=np.int64)])
+
+    def joined(self, other: Items) -> JoinedItems:
+        """These samples and then others."""
+        return JoinedItems.of(self, other)
+
+    def batch(self, rows: Sequence[int], seeds: Sequence[int] | None = None) -> Tensor:
+        """Samples (B, …)."""
+        places = self.rows[np.asarray(rows, dtype=np.int64)]
+        mine = places < len(self.first)
+        found = [self.first.batch(places[mine].tolist()), self.second.batch((places[~mine] - len(self.first)).tolist())]
+        order = np.argsort(np.concatenate([np.flatnonzero(mine), np.flatnonzero(~mine)]))
+        return torch.cat(found)[torch.from_numpy(order)]
 
 
 @dataclass(frozen=True)

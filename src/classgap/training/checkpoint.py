@@ -16,6 +16,7 @@ from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 
 from classgap.batchstats import gather_rows
 from classgap.checks import InputError, whole
+from classgap.data import TrainingData
 from classgap.writing import naming, replace_file
 
 PARTS = ("model", "optimizer", "criterion", "scaler", "position", "meter", "rng", "split_hash", "version")
@@ -87,6 +88,33 @@ def fitting(path: Path) -> Iterator[None]:
             f"checkpoint {path} does not fit this run ({type(error).__name__}: {reason[:300]}); it comes from another network, "
             "loss or version. Put the right one in its place, or start over in another folder"
         ) from error
+
+
+def check_made_with(path: Path, saved: dict[str, Any], data: TrainingData, teacher: str | None) -> None:
+    """Refuse a checkpoint that was made on other data, or with another teacher."""
+    if saved["split_hash"] != data.split_hash:
+        raise InputError(
+            f"checkpoint {path} was made on other data (split {saved['split_hash']}, now {data.split_hash}); restore the data "
+            "file, or start over in another folder"
+        )
+    if saved.get("content", data.content) != data.content:  # an earlier version did not store it
+        raise InputError(
+            f"checkpoint {path} was made on other data: samples or class names have changed since; restore the data file, or "
+            "start over in another folder"
+        )
+    if saved.get("teacher", teacher) != teacher:
+        raise InputError(
+            f"checkpoint {path} was made with another teacher: the weights in its folder have changed since; restore them, or "
+            "start over in another folder"
+        )
+
+
+def weights_mark(module: torch.nn.Module) -> str:
+    """Changes when a weight does."""
+    mark = 0
+    for tensor in module.state_dict().values():
+        mark = zlib.crc32(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy(), mark)
+    return f"{mark:08x}"
 
 
 def check_optimizer(optimizer: Any) -> None:

@@ -43,7 +43,7 @@ class ScoringNetwork(nn.Module):
     def __init__(self, run: Predictor) -> None:
         super().__init__()
         self.network, self.criterion, self.kind = run.model, run.criterion, run.head
-        self.images = len(run.expected.in_shape) == 3
+        self.standardises = len(run.expected.in_shape) == 3 and run.expected.standardised
         self.register_buffer("shift", run.normalise.shift)
         self.register_buffer("scale", run.normalise.scale)
         self.correction = None if run.pending is None else _correction(run)
@@ -56,7 +56,7 @@ class ScoringNetwork(nn.Module):
         return scores if self.correction is None else self.correction(scores, features)
 
     def _once(self, samples: Tensor) -> tuple[Tensor, Tensor]:
-        inputs = (samples.float() - self.shift) / self.scale if self.images else samples
+        inputs = (samples.float() - self.shift) / self.scale if self.standardises else samples
         logits, features = self.network(inputs)
         return scores_and_features(self.criterion, self.kind, logits, features)
 
@@ -106,7 +106,8 @@ def _correction(run: Predictor) -> nn.Module:
 def export(run: str | Path | Predictor, out: str | Path) -> Exported:
     """Write the network of a finished run, with the correction of its stages, as an ONNX file from samples to scores.
 
-    The input is a batch of any size: ``images`` (N, C, H, W) of uint8, already resized, ``vectors`` (N, d) of float32, or
+    The input is a batch of any size: ``images`` (N, C, H, W) of uint8, already resized (of float32 for
+    a network trained on floating point images), ``vectors`` (N, d) of float32, or
     ``tokens`` (N, L) of int64. The output ``scores`` (N, K) is what ``Predictor.scores`` gives. The entry ``classgap`` of the
     metadata says in JSON which class is which, and how images are resized. Where onnxruntime is installed, the scores of a few
     random samples are compared first.
@@ -139,6 +140,8 @@ def _samples(run: Predictor) -> tuple[str, Tensor]:
     """Name of the input, and a few samples."""
     generator = torch.Generator().manual_seed(0)
     shape = (_ROWS, *run.expected.in_shape)
+    if len(shape) == 4 and not run.expected.standardised:
+        return "images", torch.rand(shape, generator=generator)
     if len(shape) == 4:
         return "images", torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
     if run.expected.encode is not None:
@@ -183,7 +186,9 @@ def _about(run: Predictor, name: str, samples: Tensor) -> dict[str, Any]:
             "shorter_side": data.resize or data.size or min(height, width),
             "centre_crop": [height, width],
             "interpolation": data.interpolation,
-            "values": "0 to 255; standardised in the graph",
+            "values": "0 to 255; standardised in the graph"
+            if run.expected.standardised
+            else "floating point, in the range of the training images; used as they are",
         }
     if name == "tokens":
         about["tokens"] = {

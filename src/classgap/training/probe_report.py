@@ -20,6 +20,7 @@ from classgap.predictions.export import write_table
 from classgap.training.config import TrainConfig
 from classgap.training.epoch import accuracy_by_class
 from classgap.training.outputs import SplitOutputs
+from classgap.training.setting_limits import unused_settings
 from classgap.writing import replacing_entries, write
 
 WRITTEN = ("grid.csv", "head.safetensors", "predictions_val.npz", "predictions_test.npz")
@@ -63,6 +64,11 @@ class ProbeReport:
     heads: tuple[HeadResult, ...]
     data: TrainingData
     seconds: float
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know about the data, and settings that have no effect."""
+        return (*self.data.notes, *unused_settings(self.config))
 
     @property
     def rows(self) -> list[dict[str, Any]]:

@@ -109,6 +109,12 @@ def _check(base: TrainConfig, data: TrainingData) -> None:
     needs = declared_needs(base)
     sections = {name: getattr(base, name).name for name in ("sampler", "mix", "wrapper", "average", "stage")}
     parts = [f"{section}={name}" for section, name in sections.items() if name != "none"]
+    if base.predict.augment:
+        parts.append(f"predict.augment={','.join(base.predict.augment)}")
+    if base.teacher is not None:
+        parts.append(f"teacher={base.teacher}")
+    if base.model.wise < 1:
+        parts.append(f"model.wise={base.model.wise:g}")
     if refused := [need for need in _REFUSED if need in needs]:
         raise InputError(
             f"method {base.method.name} needs {', '.join(refused)}, which a linear head on features does not have"

@@ -32,6 +32,7 @@ from classgap.training.averaging import WeightAverage
 from classgap.training.build import Network, build_mix, build_network, build_optimizer, build_order
 from classgap.training.checkpoint import (
     check_groups,
+    check_made_with,
     check_optimizer,
     check_position,
     check_rng,
@@ -41,6 +42,7 @@ from classgap.training.checkpoint import (
     rng_state,
     rng_unused,
     save_checkpoint,
+    weights_mark,
 )
 from classgap.training.config import TrainConfig
 from classgap.training.epoch import EpochMeter, cut_log
@@ -105,6 +107,8 @@ class RunState:
         self.model, self.optimizer = set_up(fabric, network.model, make)
         learns = any(p.requires_grad for p in network.criterion.parameters())
         self.criterion: Any = (fabric.setup_module if learns else fabric.to_device)(network.criterion)
+        # One that this run trains itself is known by its own folder.
+        self._given_teacher = None if teacher is None else weights_mark(teacher)
         if teacher is not None:
             self.bind_teacher(teacher)
         self.average = self._new_average()
@@ -215,8 +219,11 @@ class RunState:
             "meter": self.meter.state_dict(),
             "rng": rng_state(self.fabric),
             "split_hash": self.data.split_hash,
+            "content": self.data.content,
             "version": classgap.__version__,
         }
+        if self._given_teacher is not None:
+            state["teacher"] = self._given_teacher
         if self.average is not None:
             state["average"] = self.average.state_dict()
         if isinstance(self.batches.mix, ConfusedMix):
@@ -230,11 +237,7 @@ class RunState:
                 cut_log(self.log, 0)  # a crash came between the end of the first epoch and its checkpoint
             return
         saved = read_checkpoint(self.checkpoint)
-        if saved["split_hash"] != self.data.split_hash:
-            raise InputError(
-                f"checkpoint {self.checkpoint} was made on other data (split {saved['split_hash']}, now "
-                f"{self.data.split_hash}); restore the data file, or start over in another folder"
-            )
+        check_made_with(self.checkpoint, saved, self.data, self._given_teacher)
         modules = {"model": self.model, "optimizer": self.optimizer, "criterion": self.criterion}
         with fitting(self.checkpoint):
             check_origin(self.checkpoint, saved["optimizer"], self.fabric)

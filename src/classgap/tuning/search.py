@@ -134,7 +134,7 @@ def tune(
     place = Path(folder)
     search = _Search(made, place, ranges, slack, prune, workers, tell or _silent)
     study = search.open(seed, trials)
-    left = trials - sum(trial.state.is_finished() for trial in study.get_trials())
+    left = trials - sum(trial.state in _counted() for trial in study.get_trials())
     if left > 0:
         study.optimize(search.trial, n_trials=left, callbacks=[search.stop_after(trials)], catch=())
     report = search.report(study)
@@ -215,7 +215,9 @@ class _Search:
     def _trained_reference(self) -> dict[str, float]:
         path = self.folder / "reference.json"
         if not path.exists():
-            plain = dataclasses.replace(self.config, method=MethodConfig(), stage=PartConfig(), wrapper=PartConfig())
+            plain = dataclasses.replace(
+                self.config, method=MethodConfig(), stage=PartConfig(), wrapper=PartConfig(), teacher=None
+            )
             write(path, json.dumps(self._measured(plain, self.folder / "reference", None)) + "\n")
         with reading(path, "the result of the reference"):
             found: dict[str, float] = {
@@ -272,8 +274,7 @@ class _Search:
 
     def stop_after(self, trials: int) -> Any:
         """End this process when the study has as many trials, whoever ran them."""
-        state = _optuna().trial.TrialState
-        return _optuna().study.MaxTrialsCallback(trials, states=(state.COMPLETE, state.PRUNED, state.FAIL))
+        return _optuna().study.MaxTrialsCallback(trials, states=_counted())
 
     def report(self, study: Any) -> TuneReport:
         """The best trial that keeps the overall accuracy, otherwise the one with the best overall accuracy."""
@@ -298,10 +299,16 @@ def _shown(values: Mapping[str, Any]) -> str:
     return "(" + ", ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in values.items()) + ")"
 
 
+def _counted() -> tuple[Any, ...]:
+    """States of trials that count: one that was interrupted, or ended with an error, is made up for."""
+    state = _optuna().trial.TrialState
+    return state.COMPLETE, state.PRUNED
+
+
 def _optuna() -> Any:
     try:
         import optuna
     except ModuleNotFoundError as error:
         raise InputError("tune needs Optuna: pip install 'classgap[tune]'") from error
-    optuna.logging.set_verbosity(logging.WARNING)
+    optuna.logging.set_verbosity(logging.ERROR)  # an error of a trial is raised, not logged with its traceback
     return optuna

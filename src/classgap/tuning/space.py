@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -9,9 +10,11 @@ from typing import Any
 
 from classgap import registry
 from classgap.checks import InputError, plain_value
+from classgap.losses import ClassLoss
 from classgap.registry import Choice, Float, Int, Space
 from classgap.training.build import arguments
 from classgap.training.config import TrainConfig
+from classgap.training.stages.base import stages_of
 
 _CLASSES = 100  # stands for the number of classes while the values of parameters are checked
 _KINDS: dict[str, registry.Kind] = {
@@ -87,9 +90,8 @@ def with_fractions(config: TrainConfig, space: Mapping[str, Space]) -> dict[str,
 
 def _takes_fractions(config: TrainConfig, setting: str) -> bool:
     part, _, name = setting.partition(".")
-    if part == "method":
-        spec = registry.get("loss", config.method.name)
-        return isinstance(spec.space[name].default if name in spec.space else spec.defaults.get(name), float)
+    if part in _KINDS and name != "name" and getattr(config, part).name != "none":
+        return _is_float(registry.get(_KINDS[part], getattr(config, part).name), name)
     try:
         config.override([f"{setting}=0.5"])
     except InputError:
@@ -97,11 +99,23 @@ def _takes_fractions(config: TrainConfig, setting: str) -> bool:
     return True
 
 
+def _is_float(spec: registry.Method, name: str) -> bool:
+    """Whether a parameter of a method takes all numbers, by its declared range, its default or its type."""
+    declared = spec.space.get(name)
+    if isinstance(declared, Float | Int):
+        return isinstance(declared, Float)
+    parameters = inspect.signature(spec.cls).parameters
+    shared = inspect.signature(ClassLoss).parameters if spec.kind == "loss" else {}
+    found = parameters.get(name) or shared.get(name)
+    return found is not None and (isinstance(found.default, float) or "float" in str(found.annotation))
+
+
 def check_space(config: TrainConfig, space: Mapping[str, Space]) -> None:
     """Raise before anything is trained where a setting is unknown, or where an end of a range or an option is refused."""
     for setting, values in space.items():
         for value in values.options if isinstance(values, Choice) else (values.low, values.high):
             tried = config.override(as_settings({setting: value}))
+            _check_parts(tried)
             spec, params = registry.get("loss", tried.method.name), dict(tried.method.params)
             params.pop("class_counts", None)
             spec.check(params)
@@ -110,6 +124,20 @@ def check_space(config: TrainConfig, space: Mapping[str, Space]) -> None:
             offered = {"num_classes": _CLASSES, "class_counts": range(1, _CLASSES + 1), "epochs": config.epochs}
             offered |= {"num_features": 8, "teacher_features": 8}
             spec.build(**arguments(spec, offered, params))
+
+
+def _check_parts(config: TrainConfig) -> None:
+    """Refuse parameters of stage, sampler, mix and wrapper that do not exist, and stages that cannot be tuned."""
+    for section, kind in _KINDS.items():
+        part = getattr(config, section)
+        if section != "method" and part.name != "none":
+            registry.get(kind, part.name).check(part.params)
+    stages_of(config)
+    if config.stage.params.get("refit"):
+        raise InputError(
+            "tune measures on validation data, and stage.refit=true trains on them; leave it out, and set it in the run with the "
+            "chosen values"
+        )
 
 
 def suggest(trial: Any, space: Mapping[str, Space]) -> dict[str, Any]:
