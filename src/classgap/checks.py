@@ -32,10 +32,9 @@ LARGEST_FEATURE = 1e15
 ROUNDING = 1e-3
 """How far probabilities may lie outside [0, 1]: rounding errors, also of half precision."""
 ROUNDING_OF_SUMS = 1e-2
-# Rows of probabilities with two decimals may miss 1 by this much; scores from 0 to more than this are no logits.
-_ROUGH_ROUNDING = 0.03
-_NO_LOGITS = 30
 """How far the sum of the probabilities of a sample may differ from 1."""
+_ROUGH_ROUNDING = 0.03  # by how much rows of probabilities with two decimals may miss 1
+_NO_LOGITS = 30  # scores from 0 to more than this are no logits
 LARGEST_SEED = 2**32 - 1
 """The largest seed of training: that of NumPy's older generator."""
 
@@ -266,11 +265,11 @@ def refuse_percentages(name: str, values: NDArray[np.floating[Any]], *, independ
     low, high = float(values.min()), float(values.max())
     if low < 0 or not 1 + ROUNDING < high <= 100 + 100 * ROUNDING or "logit" in name:
         return
-    if (
-        high > _NO_LOGITS
-        if independent
-        else abs(values.sum(axis=1, dtype="float64") - 100).max() <= 100 * _ROUGH_ROUNDING
-    ):
+    if independent:
+        in_per_cent = high > _NO_LOGITS
+    else:
+        in_per_cent = bool(abs(values.sum(axis=1, dtype="float64") - 100).max() <= 100 * _ROUGH_ROUNDING)
+    if in_per_cent:
         raise InputError(
             f"{name} must hold logits, or probabilities from 0 to 1, but the values look like percentages ({low:g} to {high:g}); "
             "divide them by 100"
