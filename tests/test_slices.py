@@ -272,3 +272,12 @@ def test_the_worst_cell_of_several_columns_may_be_in_each_of_them():
         assert slices.worst.high == min(e.high for e in columns)
     assert columns[1].value > columns[0].value
     assert columns[1].low < columns[0].low
+
+
+def test_the_verdict_says_that_pooling_leaves_nothing_to_test():
+    y, site = np.repeat(np.arange(30), 12), np.tile(np.repeat(["a", "b"], 6), 30)
+    pred = np.where((site == "a") & (np.arange(360) % 6 < 3), (y + 1) % 30, y)
+    column = audit(y, pred, by={"site": site}).slices["site"]
+    assert "are pooled, and no class with both correct and wrong predictions has two cells left" in column.verdict
+    nothing = audit(y, y, by={"site": site}).slices["site"]
+    assert "no class has both correct and wrong predictions" in nothing.verdict

@@ -208,7 +208,9 @@ def _column(
         homogeneity=test,
         q_value=q_value,
         real=real,
-        verdict=_verdict(name, test, real, per_slice, cells),
+        verdict=_untested(name, table)
+        if test.method == "no variation to test"
+        else _verdict(name, test, real, per_slice, cells),
         metrics={metric: found.metrics[metric] for metric in wanted},
         per_slice=per_slice,
         per_class=per_class,
@@ -315,9 +317,18 @@ def _per_class(
     return structured(columns)[order]
 
 
+def _untested(name: str, table: _Pooled) -> str:
+    """Why nothing could be tested."""
+    hits, total = table.correct.sum(1), table.support.sum(1)
+    if ((hits > 0) & (hits < total) & ((table.support > 0).sum(1) > 1)).any():
+        return (
+            f"'{name}' cannot be tested: within each class, the cells with fewer than {FEWEST} samples are pooled, and no class "
+            "with both correct and wrong predictions has two cells left."
+        )
+    return f"'{name}' cannot be tested: no class has both correct and wrong predictions in more than one slice."
+
+
 def _verdict(name: str, test: Homogeneity, real: bool, per_slice: NDArray[np.void], cells: NDArray[np.void]) -> str:
-    if test.method == "no variation to test":
-        return f"'{name}' cannot be tested: no class has both correct and wrong predictions in more than one slice."
     if not real:
         return (
             f"No difference between the slices of '{name}' is shown ({p_value(test.p_value)}): within each class, slices of "

@@ -166,8 +166,8 @@ def _word_confusion(table: ClassErrors, k: int, partners: list[int], p_value: fl
     if not table.support[rival]:
         title = "Confused with a class without samples"
         remedy = (
-            f"Check whether '{names[rival]}' occurs where the model is used: if not, leave it out of the choice (an offset of minus "
-            "infinity); otherwise add samples of it to the test set."
+            f"Check whether '{names[rival]}' occurs where the model is used: if not, leave it out of the choice (an offset "
+            "of minus infinity); otherwise add samples of it to the test set."
         )
     elif there >= 2 * expected and binom.sf(there - 1, there + back, share) < 0.05:
         title = "Confused in one direction"
