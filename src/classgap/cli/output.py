@@ -208,7 +208,7 @@ def _table(*heads: str, title: str | None = None) -> Table:
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
     for i, head in enumerate(heads):
         # In a narrow terminal a cell takes several lines; "75…" instead of "75.2 %" would be another number.
-        table.add_column(head, justify="left" if i == 0 else "right", overflow="fold")
+        table.add_column(head, justify="left" if i == 0 else "right", overflow="fold", min_width=4)
     return table
 
 
