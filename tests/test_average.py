@@ -249,3 +249,19 @@ def test_a_run_without_average_keeps_its_name() -> None:
 def test_refused(settings: list[str], words: str) -> None:
     with pytest.raises(InputError, match=words):
         TrainConfig().override(settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "way_out"),
+    [
+        (["average=swa", "average.every=epoch"], "lower average.start"),
+        (["average=ema", "average.horizon=0.01"], "raise average.horizon"),
+        (["average=swa"], ""),
+    ],
+)
+def test_an_average_of_one_is_said(tmp_path: Path, settings: list[str], way_out: str) -> None:
+    notes: list[str] = []
+    classgap.train(folder=tmp_path / "run", settings=[*SMALL, *settings], watch=lambda p: notes.append(p.note))
+    said = [note for note in notes if "averages nothing" in note]
+    assert bool(said) == bool(way_out)
+    assert all(way_out in note for note in said)

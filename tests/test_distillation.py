@@ -190,3 +190,14 @@ def test_settings_that_cannot_work_cost_nothing(tmp_path: Path, settings: list[s
     with pytest.raises(InputError, match=message):
         run(tmp_path / "run", *TAUGHT, *settings)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("method", ["distillation", "gml"])
+def test_a_teacher_in_double_precision(tmp_path: Path, method: str) -> None:
+    """Inputs were in single precision for the teacher alone, which ended in a traceback."""
+    settings = ["epochs=1", "data.per_class=12", "model=mlp-8", f"method={method}", "precision=64-true"]
+    found = classgap.train(folder=tmp_path / "run", settings=settings)
+    assert np.isfinite(found.test.scores).all()
+    if method == "distillation":  # and a teacher of another precision
+        given = [*settings[:-1], f"teacher={tmp_path / 'run' / 'teacher'}"]
+        assert np.isfinite(classgap.train(folder=tmp_path / "given", settings=given).test.scores).all()

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch.optim.swa_utils import AveragedModel
 
+import classgap
 from classgap.checks import InputError
 from classgap.data import load_data
 from classgap.heads import CosineHead, FeatureTap
@@ -153,3 +154,19 @@ def test_heads_that_cannot_work_cost_nothing(tmp_path: Path, settings: list[str]
     with pytest.raises(InputError, match=message):
         run(tmp_path / "run", *settings)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("stage", ["gap_dial", "crt", "marc"])
+def test_corrections_of_the_last_layer_are_refused_where_it_does_not_rank(tmp_path: Path, stage: str) -> None:
+    """They ended in a traceback after the first stage had been trained."""
+    with pytest.raises(InputError, match="method lgm ranks classes by something else"):
+        classgap.train(folder=tmp_path / "run", settings=[*SMALL, "method=lgm", f"stage={stage}"])
+    assert not (tmp_path / "run" / "stage1").exists()
+
+
+def test_predictions_by_class_means_have_no_last_layer(tmp_path: Path) -> None:
+    """The last layer, which L-GM does not train, was stored as the one behind its scores."""
+    found = classgap.train(folder=tmp_path / "run", settings=[*SMALL, "method=lgm"]).test
+    assert found.weight is None
+    assert found.bias is None
+    assert classgap.load_run(tmp_path / "run").last_layer() == (None, None)

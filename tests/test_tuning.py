@@ -153,7 +153,13 @@ def test_whole_numbers_of_stages_and_samplers_stay_whole() -> None:
     config = TrainConfig().override(["stage=ensemble", "sampler=class_aware", "method=eql", "mix=mixup", "wrapper=sam"])
     space = with_fractions(config, search_space(config))
     assert [space[name] for name in ("stage.members", "sampler.samples")] == [Int(2, 10, 3), Int(1, 16, 4)]
-    texts = ["stage.members=2:4", "stage.dial=1:2", "method.threshold=0:1", "method.label_smoothing=0:1", "mix.alpha=0:1"]
+    texts = [
+        "stage.members=2:4",
+        "stage.dial=1:2",
+        "method.threshold=0:1",
+        "method.label_smoothing=0:1",
+        "mix.alpha=0:1",
+    ]
     found = with_fractions(config, parse_space([*texts, "wrapper.rho=0:1"]))
     assert [type(values) for values in found.values()] == [Int, Float, Float, Float, Float, Float]
 

@@ -55,7 +55,7 @@ class Split:
             return 0
         size = self.x.element_size() * self.x.numel()
         rows = self.x[:: -(-size // _CONTENT_BYTES)].contiguous().cpu()
-        return zlib.crc32(rows.view(torch.uint8).numpy())
+        return zlib.crc32(rows.view(torch.uint8).numpy().data)
 
     def to(self, device: torch.device) -> Split:
         """On that device; sets in memory live there whole, of others only the labels."""

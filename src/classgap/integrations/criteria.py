@@ -44,9 +44,7 @@ def check_criterion(criterion: Any, tool: str) -> None:
 
 def has_own_ranking(criterion: ClassLoss) -> bool:
     """Whether the loss ranks classes by something else than the output of the model, as L-GM does by features."""
-    while isinstance(criterion, WrapperLoss) and type(criterion).scores is WrapperLoss.scores:
-        criterion = criterion.base
-    return type(criterion).scores is not ClassLoss.scores
+    return not criterion.ranks_by_output
 
 
 def check_ranking(criterion: ClassLoss, tool: str) -> None:

@@ -156,6 +156,11 @@ class ClassLoss(nn.Module):
         return type(self).compute is ClassLoss.compute
 
     @property
+    def ranks_by_output(self) -> bool:
+        """Whether :meth:`scores` are the output of the model, or cosines at the scale of the loss, and nothing else."""
+        return type(self).scores is ClassLoss.scores
+
+    @property
     def balanced(self) -> bool:
         """Whether all classes have the same training count, or no counts were given."""
         return self.class_counts is None or bool((self.class_counts == self.class_counts[0]).all())

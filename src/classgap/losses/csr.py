@@ -18,7 +18,6 @@ from classgap.losses.options import UnweightedOptions
 from classgap.losses.tensor_checks import check_state_size
 from classgap.registry import Float, Int, method
 
-
 _AT_ONCE = 100  # steps of the iteration between two questions whether it has converged
 
 

@@ -253,6 +253,10 @@ class GMLLoss(TaughtLoss):
         return divergence * temperature**2 / max(1, len(logits))
 
     @property
+    def ranks_by_output(self) -> bool:
+        return self.base.ranks_by_output
+
+    @property
     def cosine_scale(self) -> float:
         return self.base.cosine_scale if "cosine_head" in self.base.needs else self.scale
 

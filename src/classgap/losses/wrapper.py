@@ -65,6 +65,11 @@ class WrapperLoss(ClassLoss):
         return self._needs
 
     @property
+    def ranks_by_output(self) -> bool:
+        """Whether the base does, and the wrapper changes nothing about it."""
+        return type(self).scores is WrapperLoss.scores and self.base.ranks_by_output
+
+    @property
     def cosine_scale(self) -> float:
         """The scale of the base."""
         return self.base.cosine_scale

@@ -6,7 +6,7 @@ leads to wider optima and better generalization*, UAI 2018, arXiv:1803.05407.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -121,6 +121,26 @@ def newest_share(config: AverageConfig, count: int, steps: int) -> float:
         return 1 / count
     decay = config.decay_for(steps)
     return (1 - decay) / (1 - decay**count)
+
+
+def without_effect(config: AverageConfig, steps_until: Sequence[int]) -> str | None:
+    """A sentence where the average of a run holds the last weights alone; ``steps_until`` are the steps before each epoch.
+
+    Example:
+        >>> without_effect(AverageConfig("swa", every="epoch"), [0, 5, 10, 15])
+        'average=swa averages nothing: the training is so short that it holds the last weights alone; lower average.start'
+        >>> without_effect(AverageConfig("swa"), [0, 5, 10, 15])
+    """
+    steps = steps_until[-1]
+    ends = steps_until[1:] if config.every == "epoch" else range(1, steps + 1)
+    alone = sum(end > config.from_share * steps for end in ends) <= 1
+    if config.name == "ema" and not alone:
+        alone, way_out = config.decay_for(steps) == 0, "set average.decay, or raise average.horizon"
+    else:
+        way_out = "lower average.start"
+    if not alone:
+        return None
+    return f"average={config.name} averages nothing: the training is so short that it holds the last weights alone; {way_out}"
 
 
 def sentence(config: AverageConfig, steps: int) -> str:

@@ -15,7 +15,7 @@ from classgap.batchstats import all_reduce_sum
 from classgap.data import Batch, ConfusedMix
 from classgap.heads import cosine_heads, learned_scales
 from classgap.losses import LossBatch
-from classgap.training.averaging import WeightAverage, sentence
+from classgap.training.averaging import WeightAverage, sentence, without_effect
 from classgap.training.build import declared_loss
 from classgap.training.checkpoint import fitting, restore_rng
 from classgap.training.collapse import has_collapsed, warning, way_out
@@ -76,7 +76,8 @@ class Trainer(RunState):
         if learned_scales(self.model) and self.config.model.head_scale is None:
             self._report(note="head: cosine, with a learned scale (model.head_scale)")
         if self.average is not None:
-            self._report(note=sentence(self.config.average, self._steps_until[-1]))
+            alone = without_effect(self.config.average, self._steps_until)
+            self._report(note=alone or sentence(self.config.average, self._steps_until[-1]))
         for note in self._notes:
             self._report(note=note)
         if self.batches.views > 1 and not self.batches.augmented:

@@ -31,7 +31,7 @@ class SplitOutputs:
         features: Input of the last layer, (n, d); unit vectors for a cosine head; concatenated for several networks; with
             test-time augmentation means over the views, like the scores.
         weight, bias: That layer: ``features @ weight.T + bias`` are the scores of a linear and of a cosine head. ``bias`` is
-            ``None`` for a cosine head, both for a causal head and for several networks.
+            ``None`` for a cosine head, both for a causal head, for several networks and for ``lgm``.
         margin_norms: Norms of that layer's rows before MARC calibrated its margins, (K,); ``None`` otherwise.
         ids: What tells the samples apart, e.g. names of files; ``None`` for arrays.
         notes: What the user should know about the samples, e.g. which files were left out.
@@ -122,15 +122,16 @@ class ScoredNetwork(nn.Module):
         return scores_and_features(self.criterion, self.head, *self.network(inputs))
 
 
-def last_layer(model: Any, head: str, experts: int, cosine_scale: float) -> tuple[Tensor | None, Tensor | None]:
+def last_layer(model: Any, head: str, experts: int, criterion: Any) -> tuple[Tensor | None, Tensor | None]:
     """Weight and bias of the layer behind the scores, where there is one.
 
-    A causal head has none: its scores are no linear function of the features.
+    A causal head has none: its scores are no linear function of the features. Nor has a loss that ranks classes by something
+    else than the output of the network.
     """
-    if experts or head == "causal":
+    if experts or head == "causal" or not criterion.ranks_by_output:
         return None, None
     if isinstance(model.head, CosineHead):  # on unit vectors, which is what predictions have as features, it is linear
-        return model.head.as_linear() * cosine_scale, None
+        return model.head.as_linear() * criterion.cosine_scale, None
     return model.head.weight, getattr(model.head, "bias", None)
 
 

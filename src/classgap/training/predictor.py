@@ -144,7 +144,7 @@ class Predictor:
 
     def last_layer(self) -> tuple[NDArray[np.float32] | None, NDArray[np.float32] | None]:
         """Weight and bias of the layer behind the scores, with the correction; ``None`` where there is no such layer."""
-        layer = last_layer(self.model, self.head, self._network.experts, self.criterion.cosine_scale)
+        layer = last_layer(self.model, self.head, self._network.experts, self.criterion)
         weight, bias = (None if t is None else t.detach().float().cpu().numpy() for t in layer)
         if self.pending is None:
             return weight, bias

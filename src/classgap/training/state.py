@@ -180,7 +180,7 @@ class RunState:
 
     def last_layer(self) -> tuple[Array | None, Array | None]:
         """Weight and bias of the layer behind the scores, where there is one; see the function of this name."""
-        weight, bias = last_layer(self.model, self.head, self.experts, self.criterion.cosine_scale)
+        weight, bias = last_layer(self.model, self.head, self.experts, self.criterion)
         return None if weight is None else _array(weight), None if bias is None else _array(bias)
 
     def weights(self) -> dict[str, Tensor]:

@@ -34,6 +34,14 @@ class CorrectedTrainer(Trainer):
 
     estimator: PostHocMethod
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if not self.criterion.ranks_by_output:
+            raise InputError(
+                f"this stage corrects the scores of the last layer, but method {self.config.method.name} ranks classes by "
+                "something else; leave the stage out, or use classgap fix on the predictions of the run"
+            )
+
     def predict(self, split: Split) -> tuple[Tensor, Tensor]:
         scores, features = super().predict(split)
         return self._corrected(scores, features), features
