@@ -36,8 +36,9 @@ def _most_extreme(correct: Ints, support: Ints) -> float:
     """Bonferroni-corrected p-value of the class that differs most from a random draw of its size."""
     from scipy.stats import hypergeom
 
-    drawn = hypergeom(int(support.sum()), int(correct.sum()), support)
-    tails = np.minimum(drawn.cdf(correct), drawn.sf(correct - 1))
+    size, hits = np.unique(np.stack([support, correct]), axis=1)  # thousands of small classes have few different counts
+    drawn = hypergeom(int(support.sum()), int(correct.sum()), size)
+    tails = np.minimum(drawn.cdf(hits), drawn.sf(hits - 1))
     return float(min(1.0, 2 * len(support) * tails.min()))
 
 
