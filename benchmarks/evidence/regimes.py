@@ -19,6 +19,11 @@ REGIMES = (
         "remedies_images:wrn-10-1",
         "CIFAR-10, 500 training images per class, a small network; costs: see the page of all runs",
     ),
+    (
+        "Remedies besides a loss, from scratch, training images fitted",
+        "remedies_images:resnet20",
+        "CIFAR-10, 500 training images per class, ResNet-20, 100 epochs",
+    ),
     ("From scratch, ResNet-20, ten classes", "cifar10:resnet20", "CIFAR-10, 500 training images per class"),
     ("From scratch, ResNet-20", "cifar100:resnet20", "CIFAR-100, 100 training images per class"),
     (

@@ -14,7 +14,7 @@ from classgap.suites.render import Table
 from classgap.training.recipes import load_file, recipe_file
 
 FITS_NOT, FITS = "finetune:EfficientNet-Lite0", "finetune:EfficientNet-Lite0, 9 epochs"
-SCRATCH, HIDDEN = "remedies_images:wrn-10-1", "embeddings:mlp"
+SCRATCH, SCRATCH_FITS, HIDDEN = "remedies_images:wrn-10-1", "remedies_images:resnet20", "embeddings:mlp"
 TRIPLE = "train for three times the epochs (cost × 3)"
 
 
@@ -49,6 +49,17 @@ ADVICE = (
         "",
         "an ensemble of 3 short runs, mirrored views and a dial (cost × 3)",
         f"{SCRATCH}/cross_entropy, ensemble of 3, flipped views + gap dial",
+    ),
+    Advice(
+        "images from scratch, training images fitted",
+        "AutoAugment",
+        f"{SCRATCH_FITS}/cross_entropy + AutoAugment",
+    ),
+    Advice(
+        "",
+        "AutoAugment, then mirrored views and a gap dial of strength 1",
+        f"{SCRATCH_FITS}/cross_entropy + AutoAugment, flipped views + gap dial",
+        readme=True,
     ),
     Advice(
         "fine-tuning, training accuracy far below 100 %",
