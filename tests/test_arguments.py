@@ -79,7 +79,13 @@ def frame(draw: st.DrawFn) -> Any:
     columns = draw(
         st.dictionaries(st.sampled_from(["y_true", "y_pred", "score_0", "score_1", "x"]), array(), max_size=4)
     )
-    usable = {name: list(v) for name, v in columns.items() if v.shape == (24,) and v.dtype.kind in "?iufUSM"}
+    usable = {
+        name: v.astype("M8[us]")
+        if v.dtype.kind == "M"
+        else list(v)  # polars makes no column of a list of NumPy's times
+        for name, v in columns.items()
+        if v.shape == (24,) and v.dtype.kind in "?iufUSM"
+    }
     return pl.DataFrame(usable, strict=False)
 
 
