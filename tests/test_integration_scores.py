@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from classgap import registry
 from classgap.checks import InputError
 from classgap.heads import CosineHead, FeatureTap
-from classgap.integrations.criteria import check_criterion, has_own_ranking
+from classgap.integrations.criteria import check_criterion
 from classgap.integrations.scalars import class_counts, class_scalars
 from classgap.losses import ClassLoss, CrossEntropyLoss
 from classgap.testing.inputs import build
@@ -148,7 +148,7 @@ def test_lightning(make: Any, tmp_path: Path) -> None:
         module, callback = Module(key), AuditCallback(folder=tmp_path, page=False)
         quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False, "accelerator": "cpu"}
         trainer = lightning.Trainer(default_root_dir=tmp_path, callbacks=[callback], **quiet)
-        if key == "logits" and has_own_ranking(module.criterion):
+        if key == "logits" and not module.criterion.ranks_by_output:
             with pytest.raises(InputError, match=r"does not rank classes by the logits; return .*criterion\.scores"):
                 trainer.validate(module, loader, verbose=False)
             continue
@@ -166,7 +166,7 @@ def test_timm(make: Any) -> None:
     X, y = (torch.tensor(part) for part in digits())
     criterion = make()
     model = Net(cosine(criterion))
-    if not is_supplied(criterion) or has_own_ranking(criterion):
+    if not is_supplied(criterion) or not criterion.ranks_by_output:
         with pytest.raises(InputError, match=r"which timm (does not supply|measures)"):
             ClassLossTask(model, criterion)
         return

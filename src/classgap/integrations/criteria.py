@@ -42,14 +42,9 @@ def check_criterion(criterion: Any, tool: str) -> None:
         )
 
 
-def has_own_ranking(criterion: ClassLoss) -> bool:
-    """Whether the loss ranks classes by something else than the output of the model, as L-GM does by features."""
-    return not criterion.ranks_by_output
-
-
 def check_ranking(criterion: ClassLoss, tool: str) -> None:
     """Refuse a loss with a ranking of its own where the tool measures the output of the model, perhaps of an untrained head."""
-    if has_own_ranking(criterion):
+    if not criterion.ranks_by_output:
         raise InputError(
             f"{criterion.name} ranks classes by criterion.scores(logits, features), not by the output of the model, which {tool} "
             "measures and saves; use classgap.train, Hugging Face's Trainer, Lightning, skorch or your own loop"

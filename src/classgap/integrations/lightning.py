@@ -29,7 +29,6 @@ except ModuleNotFoundError:
 from classgap.batchstats.collectives import gather_rows, rank_and_world
 from classgap.checks import InputError
 from classgap.heads import FeatureTap
-from classgap.integrations.criteria import has_own_ranking
 from classgap.integrations.scalars import class_counts, class_scalars, prefixed
 from classgap.losses import ClassLoss
 from classgap.measure import AuditReport, audit
@@ -163,7 +162,7 @@ class AuditCallback(Callback):
         """Name of a loss that ranks classes by something else than the logits."""
         losses = [module for module in pl_module.modules() if isinstance(module, ClassLoss)]
         losses += [] if self.criterion is None else [self.criterion]
-        return next((loss.name for loss in losses if has_own_ranking(loss)), None)
+        return next((loss.name for loss in losses if not loss.ranks_by_output), None)
 
     def _folder(self, trainer: Any) -> Path:
         inside = trainer.log_dir or trainer.default_root_dir
