@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 
 from classgap import Columns, Predictions
@@ -20,6 +21,15 @@ def test_a_missing_label_among_numbers_is_refused(tmp_path: Path, text: str) -> 
     (tmp_path / "a.csv").write_text(f"label,pred\n0,0\n1,1\n{text},1\n")
     with pytest.raises(InputError, match=f"column 'label' has rows without a label \\('{text}' among numbers\\)"):
         Predictions.read([tmp_path / "a.csv"])
+
+
+def test_parquet_with_damaged_text_is_refused(tmp_path: Path) -> None:
+    """The sentence about the encoding of CSV files ended in an IndexError."""
+    file, names = tmp_path / "p.parquet", ["cats", "dogs"] * 20
+    pl.DataFrame({"y_true": names, "y_pred": names}).write_parquet(file, compression="uncompressed", statistics=False)
+    file.write_bytes(file.read_bytes().replace(b"dogs", b"\xf7\xf4\xf4\xff"))
+    with pytest.raises(InputError, match=r"p\.parquet ends in \.parquet but cannot be read"):
+        Predictions.read([file])
 
 
 def bad(tmp_path: Path, name: str, content: bytes | dict[str, Any] | None) -> Path:

@@ -142,8 +142,8 @@ def _blank_lines_at_end(file: Path, separator: str) -> int:
 
 
 def sentence_about(reason: str, files: Sequence[Location]) -> str | None:
-    """What polars found wrong with a CSV file in one sentence; None for what it says well itself."""
-    if "invalid utf-8" in reason.lower():
+    """What polars found wrong with these CSV files in one sentence; None for what it says well itself, and without files."""
+    if files and "invalid utf-8" in reason.lower():
         return f"{files[0]} is not encoded in UTF-8; {_SAVE_AS_UTF8}"
     if "more fields than defined" in reason:
         for file, separator in _local(files):
