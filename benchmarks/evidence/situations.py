@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from committed import HERE, Measured, filled
@@ -130,11 +130,18 @@ PICTURE = "Change of the accuracy of hard and easy classes in every situation, w
 RECIPES = ("mr2_cifar100", "mr2_cifar100_lt", "mr2_imagenet", "mr2_clip", "mr2_mae", "mr2_moco")
 
 
-def rows(measured: Mapping[str, Measured], *, readme: bool = False) -> list[tuple[str, ...]]:
-    """The cells of the table, for README.md or for docs/evidence.md."""
-    made, situation = [], ""
+def _by_situation() -> Iterator[tuple[str, Advice]]:
+    """Every row with its situation, also where that is the one of the row before."""
+    situation = ""
     for advice in ADVICE:
         situation = advice.situation or situation
+        yield situation, advice
+
+
+def rows(measured: Mapping[str, Measured], *, readme: bool = False) -> list[tuple[str, ...]]:
+    """The cells of the table, for README.md or for docs/evidence.md."""
+    made: list[tuple[str, ...]] = []
+    for situation, advice in _by_situation():
         if advice.readme or not readme:
             found = measured[advice.result]
             shown = "" if made and made[-1][0] == situation else situation
@@ -152,9 +159,7 @@ def situation_table(measured: Mapping[str, Measured]) -> str:
 def points(measured: Mapping[str, Measured]) -> list[dict[str, object]]:
     """What the picture shows: the changes of the hard and of the easy classes in every row, in points."""
     made: list[dict[str, object]] = []
-    situation = ""
-    for advice in ADVICE:
-        situation = advice.situation or situation
+    for situation, advice in _by_situation():
         thirds = measured[advice.result].comparison.groups["cross"]
         for third in ("easy", "hard"):
             delta = thirds[third].delta

@@ -43,11 +43,10 @@ class TaughtLoss(WrapperLoss):
             raise InputError(
                 f"{self.name} needs a trained teacher: call criterion.bind_teacher(FeatureTap(model)) first"
             )
+        # In a run in double or half precision the teacher, which may come from another run, can have another type.
         weight = next(self._teacher[0].parameters(), None)
         if weight is not None and weight.is_floating_point() and inputs.is_floating_point():
-            inputs = inputs.to(
-                weight.dtype
-            )  # a run in double or half precision, with its teacher or that of another run
+            inputs = inputs.to(weight.dtype)
         self._teacher_output = self.ask(self._teacher[0].eval(), inputs)
 
     def ask(self, teacher: nn.Module, inputs: Tensor) -> tuple[Tensor, ...]:

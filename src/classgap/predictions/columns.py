@@ -206,10 +206,9 @@ def pick_wide(role: str, wanted: str | None, available: Sequence[str]) -> tuple[
     if wanted is not None and wanted not in available:
         if "," in wanted:
             listed = [pick(role, part.strip(), available) or "" for part in wanted.split(",")]
-            numbers = all(
-                re.fullmatch(r"[0-9]{1,18}", name) for name in listed
-            )  # as pandas calls columns without names
-            return _in_order(role, listed, 0) if numbers else (listed, None)
+            # pandas calls columns without names 0, 1, 2 …: these are the classes of these numbers, in whatever order
+            numbered = all(re.fullmatch(r"[0-9]{1,18}", name) for name in listed)
+            return _in_order(role, listed, 0) if numbered else (listed, None)
         start, _, end = wanted.partition("*")
         found = [n for n in available if n.startswith(start) and n.endswith(end) and len(n) >= len(start) + len(end)]
         if not found:
