@@ -10,7 +10,7 @@ alternate, and the best of each counts; what a method does once an epoch, and th
 network brings the ratio of any method that only adds arithmetic on logits or features closer to 1. The row of cross-entropy
 itself shows what is noise.
 
-Stages and samplers: a whole **run** of 20 epochs on digits with 60 to 6 images a class, ResNet-20, with all it trains or fits.
+Stages and samplers: a whole **run** of 20 epochs on digits with 60 to 6 images per class, ResNet-20, with all it trains or fits.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python benchmarks/readme_figure.py ../shared/data/cifar100_effnetlite0_pca256.npz
 
-100 training samples a class (seed 0), the official test set; writes docs/images/gap.svg and the numbers behind it,
+100 training samples per class (seed 0), the official test set; writes docs/images/gap.svg and the numbers behind it,
 docs/images/gap.json.
 """
 

@@ -57,6 +57,23 @@ def test_command_line(done: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "value for --rule" in str(wrong.exception)
 
 
+def test_a_run_that_two_tasks_ask_for_counts_for_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = """
+    from classgap.suites import Suite, Task, Variant
+    from classgap.training import TrainConfig
+    def suite():
+        tasks = tuple(Task(f"{n} epochs", TrainConfig(epochs=n)) for n in (1, 3))
+        return Suite("mine", tasks, (Variant("plain"), Variant("longer", settings=("epochs=3",), tasks=("1 epochs",))))
+    """
+    (tmp_path / "mine.py").write_text(textwrap.dedent(text))
+    listed = _cli("mine.py", "--list", "--seeds", "0")
+    keys = [line.split()[0] for line in listed.stdout.splitlines()]
+    assert len(keys) == 3
+    assert len(set(keys)) == 2
+    assert "0 of 3 jobs done" in listed.stderr
+
+
 def test_missing_data_are_named_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CLASSGAP_DATA", str(tmp_path))

@@ -15,7 +15,7 @@ import torch
 from bench_suite import EPOCHS, same, tiny
 from classgap.suites import Task, Variant, append_results, pool, read_results
 from classgap.suites.jobs import JobFolder
-from classgap.suites.pool import Event, _heard, _hire, _Worker, run_jobs, team_size, work
+from classgap.suites.pool import Event, _heard, _hire, _Worker, in_order, run_jobs, team_size, work
 from classgap.suites.results import collect_done
 from classgap.suites.tables import suite_tables
 from classgap.suites.work import run_job
@@ -82,7 +82,7 @@ def test_workers_share_jobs_and_one_that_is_killed_is_replaced(
     assert all(same(found[key], result) for key, result in results.items())
 
 
-def test_who_is_cut_off_in_the_middle_of_a_word_does_not_silence_the_others() -> None:
+def test_a_worker_killed_while_writing_does_not_silence_the_others() -> None:
     (cut, cut_off), (heard, speaks) = (multiprocessing.Pipe(duplex=False) for _ in range(2))
     os.write(cut_off.fileno(), b"\0\0\0\xff half")  # announces 255 bytes
     cut_off.close()
@@ -144,6 +144,20 @@ def test_a_diverging_run_is_a_result(tmp_path: Path) -> None:
     assert wild.candidates == ()
     table = suite_tables(suite, results)[0].accuracy
     assert table.rows[1][:3] == ("wild", "0 + 1 diverged", "–")
+
+
+def test_runs_that_others_begin_with_come_first() -> None:
+    """A staged job that came first trained its first stage for itself, and the plain run was trained once more."""
+    dial, views = ("stage=gap_dial", "stage.strength=1", "stage.ridge=1"), ("predict.augment=flip",)
+    variants = (
+        Variant("dial", settings=dial),
+        Variant("views", settings=views),
+        Variant("plain"),
+        Variant("mr2", "mr2"),
+    )
+    jobs = tiny(variants=variants, seeds=(3, 1)).jobs()
+    expected = [(variant, seed) for seed in (3, 1) for variant in ("plain", "mr2", "dial", "views")]
+    assert [(job.variant, job.seed) for job in in_order(jobs)] == expected
 
 
 def test_workers_and_threads(monkeypatch: pytest.MonkeyPatch) -> None:

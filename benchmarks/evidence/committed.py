@@ -35,6 +35,9 @@ COMPACT = "compact logits"
 DIAL = " + gap dial"
 MORE = "cross_entropy, more samples"  # the reference that is trained with the dial's validation samples too
 EQUAL = (f"{COMPACT}{DIAL}, refit", f"{COMPACT}, more samples", f"{COMPACT}{DIAL}", f"cross_entropy{DIAL}, refit")
+LONG = "cross_entropy, 3 × the epochs"
+LONG_AUGMENTED = "cross_entropy + AutoAugment, 3 × the epochs"
+EQUALLY_LONG = (LONG_AUGMENTED, *(f"{name}, flipped views + gap dial" for name in (LONG, LONG_AUGMENTED)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,13 +109,19 @@ def turned_to(found: Found, reference: str, *variants: str) -> Found:
     return turned
 
 
-def all_measured(found: Found, superseded: Found, equal: Found) -> dict[str, Measured]:
-    """Every comparison as ``suite:task/variant``.
+def with_other_references(found: Found) -> dict[str, Found]:
+    """Comparisons with cross-entropy at equal cost.
 
-    ``suite:task/variant, equal samples`` is the difference to cross-entropy trained with the dial's validation samples as well.
+    *Equal samples*: cross-entropy is trained with the dial's validation samples as well. *Equal epochs*: both sides have
+    three times the epochs.
     """
-    with_equal = {f"{name}, equal samples": measured for name, measured in _by_name(equal).items()}
-    return {**_by_name(superseded), **_by_name(found), **with_equal}
+    return {"equal samples": turned_to(found, MORE, *EQUAL), "equal epochs": turned_to(found, LONG, *EQUALLY_LONG)}
+
+
+def all_measured(found: Found, superseded: Found, turned: Mapping[str, Found]) -> dict[str, Measured]:
+    """Every comparison as ``suite:task/variant``, or ``suite:task/variant, equal samples`` where that has another reference."""
+    others = {f"{name}, {how}": one for how, part in turned.items() for name, one in _by_name(part).items()}
+    return {**_by_name(superseded), **_by_name(found), **others}
 
 
 def _by_name(found: Found) -> dict[str, Measured]:

@@ -94,6 +94,24 @@ def more_samples(*settings: str) -> tuple[Variant, ...]:
     )
 
 
+def more_labels(classes: int, spare: int) -> tuple[Variant, ...]:
+    """The same number of additional labels for different classes; ``spare`` samples of each class were kept aside."""
+    added = classes // 3 * spare
+    each = added // classes
+    return tuple(
+        Variant(
+            f"more labels for {title}",
+            settings=("stage=add_samples", f"stage.to={to}"),
+            note=f"{added:,} more labels in all: {how}",
+        )
+        for to, title, how in (
+            ("hard", "the hard third", f"{spare} for each class of the third with the lowest validation accuracy"),
+            ("random", "a random third", f"{spare} for each class of a third drawn at random"),
+            ("all", "all classes", f"{each} or {each + 1} for each class"),
+        )
+    )
+
+
 def published(lam: float, **params: object) -> Variant:
     """MR² as published but for the weight λ; 0.5 is the paper's on CIFAR-100."""
     values = {"c_bar": 2.0, "lam": lam, "p": 2.0, "decay": 0.9, "margins": "spread", "spread": "ema"}
@@ -224,6 +242,17 @@ def after_training(before: Variant) -> Variant:
     )
 
 
+def longer(before: Variant, epochs: int) -> tuple[Variant, Variant]:
+    """Three times the epochs, the control of ensembles of 3, and the same with all that may be added after training."""
+    long = Variant(
+        f"{before.name}, 3 × the epochs",
+        before.method,
+        settings=(*before.settings, f"epochs={3 * epochs}"),
+        note="cost 3, prediction 1",
+    )
+    return long, after_training(long)
+
+
 def _ensemble(members: int, *settings: str, note: str) -> Variant:
     with_views = ", flipped views" if _VIEWS in settings else ""
     with_dial = " + gap dial" if "stage.dial=1" in settings else ""
@@ -242,14 +271,24 @@ MIXUP = Variant("cross_entropy + mixup", settings=("mix=mixup",), note="cost 1")
 CONFUSED_MIXUP = Variant(
     "cross_entropy + confused mixup", settings=("mix=confused_mixup",), note="partners from confused classes; cost 1"
 )
+
+
+def ensembles_of_2() -> tuple[Variant, Variant]:
+    """Two networks, and the same with all that may be added after training."""
+    return (
+        _ensemble(2, note="cost 2, prediction 2"),
+        _ensemble(2, _VIEWS, "stage.dial=1", note="mirrored views, class offsets of strength 1; cost 2, prediction 4"),
+    )
+
+
 # Remedies for a network that fits its training images as well as for one that does not.
-FITTED = (_ensemble(2, note="cost 2, prediction 2"), EMA, MIXUP)
+FITTED = (ensembles_of_2()[0], EMA, MIXUP)
 
 
 def remedies_of_fitted() -> tuple[Variant, ...]:
     """What else may help a network that fits its training images; ``data.augment`` is ``flip``."""
     return (
-        _ensemble(2, _VIEWS, "stage.dial=1", note="mirrored views, class offsets of strength 1; cost 2, prediction 4"),
+        ensembles_of_2()[1],
         SWA,
         Variant("cross_entropy + CutMix", settings=("mix=cutmix",), note="cost 1"),
         CONFUSED_MIXUP,
@@ -286,16 +325,7 @@ def remedies(epochs: int) -> tuple[Variant, ...]:
         _ensemble(3, note="cost 3, prediction 3"),
         _ensemble(3, _VIEWS, note="cost 3, prediction 6"),
         _ensemble(3, _VIEWS, "stage.dial=1", note="the same with class offsets of strength 1; cost 3, prediction 6"),
-        Variant(
-            "cross_entropy, 3 × the epochs",
-            settings=(f"epochs={3 * epochs}",),
-            note="control of ensembles of 3: the same cost of training",
-        ),
-        Variant(
-            "cross_entropy, 3 × the epochs, flipped views + gap dial",
-            settings=(f"epochs={3 * epochs}", _VIEWS, *_DIAL),
-            note="control of the ensemble with a dial: the same cost of training, prediction 2",
-        ),
+        *longer(ERM, epochs),
         Variant(
             "distillation of an ensemble of 3",
             "distillation",

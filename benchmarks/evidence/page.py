@@ -11,16 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from committed import (
-    EQUAL,
     HERE,
-    MORE,
     RULE,
     Found,
     Measured,
     all_measured,
     committed_results,
     superseded_results,
-    turned_to,
+    with_other_references,
 )
 from details import details_page
 from regimes import collapse_section, regime_tables
@@ -35,11 +33,11 @@ BLOCK = re.compile(r"(?<=<!-- results -->\n).*?(?=<!-- end of results -->)", re.
 def pages() -> dict[Path, str]:
     """The text of each file; draws the pictures too."""
     found = committed_results()
-    superseded, equal = superseded_results(found), turned_to(found, MORE, *EQUAL)
-    measured = all_measured(found, superseded, equal)
+    superseded, turned = superseded_results(found), with_other_references(found)
+    measured = all_measured(found, superseded, turned)
     return {
         ROOT / "docs" / "evidence.md": summary(found, measured),
-        ROOT / "docs" / "evidence_details.md": details_page(found, superseded, equal, measured),
+        ROOT / "docs" / "evidence_details.md": details_page(found, superseded, turned["equal samples"], measured),
         ROOT / "docs" / "evidence_runs.md": runs_page(found, superseded),
         README: with_table(README.read_text(), measured),
     }

@@ -7,12 +7,10 @@ samples. The control of a remedy has the same cost or the same number of labels.
 
 from __future__ import annotations
 
-from evidence_common import COMPACT, CONFUSED_MIXUP, DATA, EMA, ERM, MIXUP, RERUN, SEEDS, SWA
+from evidence_common import COMPACT, CONFUSED_MIXUP, DATA, EMA, ERM, MIXUP, RERUN, SEEDS, SWA, more_labels
 
 from classgap.suites import Suite, Task, Variant
 from classgap.training import TrainConfig
-
-ADDED = "1 650 more labels in all"
 
 
 def suite() -> Suite:
@@ -62,18 +60,7 @@ def suite() -> Suite:
         ),
         MIXUP,
         CONFUSED_MIXUP,
-        *(
-            Variant(
-                f"more labels for {title}",
-                settings=("stage=add_samples", f"stage.to={to}"),
-                note=f"{ADDED}: {how}",
-            )
-            for to, title, how in (
-                ("hard", "the hard third", "50 for each class of the third with the lowest validation accuracy"),
-                ("random", "a random third", "50 for each class of a third drawn at random"),
-                ("all", "all classes", "16 or 17 for each class"),
-            )
-        ),
+        *more_labels(classes=100, spare=50),
     )
     return Suite(
         "remedies",

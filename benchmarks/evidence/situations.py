@@ -15,6 +15,8 @@ from classgap.training.recipes import load_file, recipe_file
 
 FITS_NOT, FITS = "finetune:EfficientNet-Lite0", "finetune:EfficientNet-Lite0, 9 epochs"
 SCRATCH, SCRATCH_FITS, HIDDEN = "remedies_images:wrn-10-1", "remedies_images:resnet20", "embeddings:mlp"
+CIFAR100 = "cifar100:resnet20"
+AUGMENTED_LONG = f"{CIFAR100}/cross_entropy + AutoAugment, 3 × the epochs, flipped views + gap dial"
 TRIPLE = "train for three times the epochs (cost × 3)"
 
 
@@ -50,6 +52,9 @@ ADVICE = (
         "an ensemble of 3 short runs, mirrored views and a dial (cost × 3)",
         f"{SCRATCH}/cross_entropy, ensemble of 3, flipped views + gap dial",
     ),
+    Advice("", "ResNet-20, CIFAR-100: three times the epochs (cost × 3)", f"{CIFAR100}/cross_entropy, 3 × the epochs"),
+    Advice("", "the same with AutoAugment, then mirrored views and a gap dial (cost × 3)", AUGMENTED_LONG),
+    Advice("", "not AutoAugment without more epochs", f"{CIFAR100}/cross_entropy + AutoAugment"),
     Advice(
         "images from scratch, training images fitted",
         "AutoAugment",
@@ -61,6 +66,7 @@ ADVICE = (
         f"{SCRATCH_FITS}/cross_entropy + AutoAugment, flipped views + gap dial",
         readme=True,
     ),
+    Advice("", "the same on CIFAR-100, 180 epochs on both sides", f"{AUGMENTED_LONG}, equal epochs", readme=True),
     Advice(
         "fine-tuning, training accuracy far below 100 %",
         TRIPLE,

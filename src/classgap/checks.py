@@ -44,7 +44,7 @@ class InputError(ValueError):
 
 
 class MissingValues(InputError):
-    """Some rows have no value in one of these ``columns``; who knows the file adds where the first one is."""
+    """Some rows have no value in one of these ``columns``; the reader of the file adds where the first one is."""
 
     def __init__(self, sentence: str, columns: Sequence[str]) -> None:
         super().__init__(sentence)

@@ -234,11 +234,9 @@ class FeatureTap(nn.Module):
         super().__init__()
         self.model, self.unit = model, unit
         self.layer, head = find_head(model, layer)
-        self._calls: list[tuple[Tensor, Tensor]] | None = (
-            None  # None: nobody listens, e.g. the model is called directly
-        )
+        self._calls: list[tuple[Tensor, Tensor]] | None = None  # None: not recording
         self._gradients = True  # whether they were enabled when the head ran
-        # Where nobody named the head, other layers with as many outputs, e.g. that of an auxiliary loss.
+        # Where no head was named, other layers with as many outputs, e.g. that of an auxiliary loss.
         named = layer is not None or callable(getattr(model, "get_classifier", None))
         self._rivals = [] if named else _as_wide(model, self.layer)
         head.register_forward_hook(self._listen, with_kwargs=True)

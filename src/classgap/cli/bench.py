@@ -141,11 +141,10 @@ def bench(
 
 
 def _list(found: BenchReport) -> None:
-    missing = {job.key for job in found.missing}
     for job in found.jobs:
-        state = "open" if job.key in missing else "done"
+        state = "done" if job.key in found.results else "open"
         echo(f"{job.key}  {state}  {job.name}")
-    echo(f"{len(found.jobs) - len(missing)} of {len(found.jobs)} jobs done", err=True)
+    echo(f"{len(found.jobs) - len(found.missing)} of {len(found.jobs)} jobs done", err=True)
 
 
 def _run(planned: Plan, found: BenchReport, workers: int, threads: int, screen: Console) -> BenchReport:

@@ -72,9 +72,10 @@ def confused_mixup(
     ``mixup``.
 
     When to use: classes that are mostly confused with a few others, and a network that fits its training set.
-    Expect: on balanced data not measured; on long tails not measured: partners follow confusions, not sample counts.
-    Pitfalls: those of ``mixup``. Needs a validation set, and accuracy on it becomes slightly too optimistic, as it decides who is
-    mixed with whom. With many classes and small batches the most confused class is often not in the batch; the next one is
+    Expect: on balanced data, frozen features of CIFAR-100 and a hidden layer, +0.5 points overall and +0.7 on the hard third,
+    about what ``mixup`` gives; on long tails not measured: partners follow confusions, not sample counts.
+    Pitfalls: those of ``mixup``. Needs a validation set, and accuracy on it becomes slightly too optimistic, as it decides which
+    classes are mixed. With many classes and small batches the most confused class is often not in the batch; the next one is
     taken then.
 
     Args:

@@ -11,7 +11,7 @@ import sys
 import time
 import traceback
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -53,7 +53,7 @@ def run_jobs(
         threads: For each worker; by default what ``OMP_NUM_THREADS`` says, else its share of the processors.
         tell: Called with every event, and with None about twice a second.
     """
-    unique = list({job.key: job for job in jobs}.values())
+    unique = in_order({job.key: job for job in jobs}.values())
     workers, threads = team_size(len(unique), workers, threads)
     context = multiprocessing.get_context("spawn")
     task = (unique, out, results, threads, default_workers(workers), uuid.uuid4().hex)
@@ -62,9 +62,8 @@ def run_jobs(
     try:
         team += (_hire(context, task) for _ in range(workers))
         while team:
-            ended = [
-                worker for worker in team if not worker.process.is_alive()
-            ]  # before listening: their last words count
+            # Before reading the pipes, so that their last messages are not lost.
+            ended = [worker for worker in team if not worker.process.is_alive()]
             for event in _heard(team):
                 tell(event)
                 if event is not None and event.kind == "failed":
@@ -87,6 +86,17 @@ def run_jobs(
     return errors
 
 
+def in_order(jobs: Iterable[Job]) -> list[Job]:
+    """Seed by seed, runs of one stage first: first stages and members of later jobs are then trained already."""
+    found = list(jobs)
+    seeds = list(dict.fromkeys(job.seed for job in found))
+
+    def order(job: Job) -> tuple[int, bool]:
+        return seeds.index(job.seed), job.config.stage.name != "none" or bool(job.config.predict.augment)
+
+    return sorted(found, key=order)
+
+
 def team_size(jobs: int, workers: int = 0, threads: int = 0) -> tuple[int, int]:
     """Workers and threads of each, where 0 stands for the default of :func:`run_jobs`."""
     asked = os.environ.get("OMP_NUM_THREADS", "")
@@ -101,7 +111,7 @@ def team_size(jobs: int, workers: int = 0, threads: int = 0) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class _Worker:
-    """A process and what it says. Each has a line of its own: on a shared one, who is killed while speaking blocks the others."""
+    """A process and the pipe of its messages. A worker killed while writing would block a pipe that several share."""
 
     process: Any
     inbox: Any
@@ -112,16 +122,16 @@ def _hire(context: Any, task: tuple[Any, ...]) -> _Worker:
     # No daemon: it has processes of its own, which decode images. They end some seconds after it, however that ends.
     process = context.Process(target=work, args=(*task, outbox), daemon=False)
     process.start()
-    outbox.close()  # so that the line ends with the process
+    outbox.close()  # so that the pipe ends with the process
     return _Worker(process, inbox)
 
 
 def _heard(team: Sequence[_Worker]) -> list[Event | None]:
-    """All that was said; waits a little if nothing was, and that is None."""
+    """All new messages; after a short wait without any, None."""
     events: list[Event | None] = []
     ready: list[Any] = list(wait([worker.inbox for worker in team], timeout=_POLL_SECONDS))
     for inbox in ready:
-        with contextlib.suppress(EOFError, OSError):  # the process has ended, perhaps in the middle of a word
+        with contextlib.suppress(EOFError, OSError):  # the process has ended, perhaps in the middle of a message
             while inbox.poll():
                 events.append(inbox.recv())
     return events or [None]
@@ -184,7 +194,7 @@ def _reporter(key: str, events: Any) -> Callable[[float], None]:
         nonlocal told
         if time.monotonic() - told > 1:
             told = time.monotonic()
-            _leave_if_orphan()  # first: speaking to nobody would look like a failure of the job
+            _leave_if_orphan()  # first: a broken pipe would look like a failure of the job
             events.send(Event("running", key, share))
 
     return report

@@ -212,18 +212,18 @@ def load_suite(name: str) -> Suite:
     """A built-in suite, the one that a Python file states, the tables of a paper, or a recipe beside cross-entropy."""
     if name in BUILT_IN:
         return BUILT_IN[name]()
-    path = Path(name)
+    path, what = Path(name), "suite"
     if not path.is_file():
         path = _TABLES / f"{name}.py"
     if not path.is_file():
-        if name in recipe_names() or Path("recipes", f"{name}.py").is_file():
-            return _of_recipe(name)
-        known = [*BUILT_IN, *paper_suites(), *recipe_names()]
-        raise InputError(f"{did_you_mean(name, known, what='suite')}; nor is there a file {name}")
-    module = load_file(path, "suite")
+        if name not in recipe_names() and not Path("recipes", f"{name}.py").is_file():
+            known = [*BUILT_IN, *paper_suites(), *recipe_names()]
+            raise InputError(f"{did_you_mean(name, known, what='suite')}; nor is there a file {name}")
+        path, what = recipe_file(name), "recipe"
+    module = load_file(path, what)
     if not callable(getattr(module, "suite", None)):
-        if callable(getattr(module, "config", None)):
-            return _of_recipe(name)
+        if what == "recipe" or callable(getattr(module, "config", None)):
+            return _of_recipe(path)
         raise InputError(f"suite {path} must define suite() -> Suite")
     with explained(path, "suite"):
         made = module.suite()
@@ -237,9 +237,8 @@ def paper_suites() -> list[str]:
     return sorted(path.stem for path in _TABLES.glob("*.py") if path.stem not in _SHARED)
 
 
-def _of_recipe(name: str) -> Suite:
+def _of_recipe(path: Path) -> Suite:
     """A recipe beside cross-entropy and a re-run of it, with the published row of the recipe."""
-    path = recipe_file(name)
     config = load_recipe(path)
     changes = [f"stage={config.stage.name}", *(f"stage.{k}={json.dumps(v)}" for k, v in config.stage.params.items())]
     staged = config.stage.name != "none"
@@ -289,7 +288,7 @@ def _smoke() -> Suite:
     )
     return Suite(
         "smoke",
-        tasks=(Task("digits", config, "15 images a class, a small network: seconds a run"),),
+        tasks=(Task("digits", config, "15 images per class, a small network: seconds per run"),),
         variants=(
             Variant("cross_entropy"),
             Variant("re-run", seed_shift=1000, note="the null: the same method with other seeds"),
