@@ -156,7 +156,7 @@ def test_the_jobs_of_a_suite_share_members_and_use_finished_runs(tmp_path: Path)
     hits = np.bincount(alone.test.y_true[alone.test.y_pred == alone.test.y_true], minlength=10)
     assert results["three", 1].candidates[0].test_correct == tuple(hits.tolist())
     for variant in ("two", "three"):  # a member that was there already counts too
-        assert results[variant, 1].seconds > 1000
+        assert results[variant, 1].seconds >= 1000
 
 
 @pytest.mark.parametrize(
