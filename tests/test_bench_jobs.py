@@ -15,7 +15,7 @@ import torch
 from bench_suite import EPOCHS, same, tiny
 from classgap.suites import Task, Variant, append_results, pool, read_results
 from classgap.suites.jobs import JobFolder
-from classgap.suites.pool import Event, _heard, _hire, _Worker, in_order, run_jobs, team_size, work
+from classgap.suites.pool import Event, _heard, _hire, _Worker, run_jobs, team_size, work
 from classgap.suites.results import collect_done
 from classgap.suites.tables import suite_tables
 from classgap.suites.work import run_job
@@ -146,18 +146,33 @@ def test_a_diverging_run_is_a_result(tmp_path: Path) -> None:
     assert table.rows[1][:3] == ("wild", "0 + 1 diverged", "–")
 
 
-def test_runs_that_others_begin_with_come_first() -> None:
-    """A staged job that came first trained its first stage for itself, and the plain run was trained once more."""
+def test_a_job_waits_for_the_runs_that_it_begins_with(tmp_path: Path) -> None:
+    """Otherwise a second worker, or a staged job that came first, would train the plain run once more."""
     dial, views = ("stage=gap_dial", "stage.strength=1", "stage.ridge=1"), ("predict.augment=flip",)
+    two = ("stage=ensemble", "stage.members=2", "stage.seed_step=1000")
+    taught = ("stage=ensemble_teacher", "stage.members=2", "stage.seed_step=1000")
     variants = (
         Variant("dial", settings=dial),
         Variant("views", settings=views),
+        Variant("two", settings=two),
+        Variant("taught", "distillation", settings=taught),
         Variant("plain"),
-        Variant("mr2", "mr2"),
+        Variant("re-run", seed_shift=1000),
+        Variant("wrong", settings=two, seed_shift=2**32 - 4),  # no room for the seed of a second member
     )
     jobs = tiny(variants=variants, seeds=(3, 1)).jobs()
-    expected = [(variant, seed) for seed in (3, 1) for variant in ("plain", "mr2", "dial", "views")]
-    assert [(job.variant, job.seed) for job in in_order(jobs)] == expected
+    told: list[Event | None] = []
+    errors = run_jobs(jobs, tmp_path, results=tmp_path / "results.jsonl", workers=2, threads=1, tell=told.append)
+    names = {job.key: (job.variant, job.seed) for job in jobs}
+    assert {names[key] for key in errors} == {("wrong", 3), ("wrong", 1)}
+    done = [names[event.key] for event in told if event is not None and event.kind == "done"]
+    for seed in (3, 1):
+        assert done.index(("plain", seed)) < min(
+            done.index((name, seed)) for name in ("dial", "views", "two", "taught")
+        )
+        assert done.index(("re-run", seed)) < min(done.index((name, seed)) for name in ("two", "taught"))
+    assert len(done) == 12
+    assert not (tmp_path / "shared").exists()  # nothing was trained twice
 
 
 def test_workers_and_threads(monkeypatch: pytest.MonkeyPatch) -> None:

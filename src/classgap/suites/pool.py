@@ -11,7 +11,7 @@ import sys
 import time
 import traceback
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -19,10 +19,10 @@ from typing import Any, Literal
 
 from classgap.checks import InputError
 from classgap.data.workers import default_workers, processor_cores
-from classgap.suites.jobs import Job, JobFolder
+from classgap.suites.jobs import Job, JobFolder, job_key
 
 _POLL_SECONDS = 0.5
-_WAIT_SECONDS = 2.0  # between looks at jobs that other workers hold
+_WAIT_SECONDS = 2.0  # between looks at jobs that other workers have, or that wait for them
 _DEATHS_IN_A_ROW = 3  # of worker processes, with no job finished in between
 
 
@@ -53,7 +53,7 @@ def run_jobs(
         threads: For each worker; by default what ``OMP_NUM_THREADS`` says, else its share of the processors.
         tell: Called with every event, and with None about twice a second.
     """
-    unique = in_order({job.key: job for job in jobs}.values())
+    unique = list({job.key: job for job in jobs}.values())
     workers, threads = team_size(len(unique), workers, threads)
     context = multiprocessing.get_context("spawn")
     task = (unique, out, results, threads, default_workers(workers), uuid.uuid4().hex)
@@ -84,17 +84,6 @@ def run_jobs(
         for worker in team:
             worker.process.join()
     return errors
-
-
-def in_order(jobs: Iterable[Job]) -> list[Job]:
-    """Seed by seed, runs of one stage first: first stages and members of later jobs are then trained already."""
-    found = list(jobs)
-    seeds = list(dict.fromkeys(job.seed for job in found))
-
-    def order(job: Job) -> tuple[int, bool]:
-        return seeds.index(job.seed), job.config.stage.name != "none" or bool(job.config.predict.augment)
-
-    return sorted(found, key=order)
 
 
 def team_size(jobs: int, workers: int = 0, threads: int = 0) -> tuple[int, int]:
@@ -146,7 +135,7 @@ def _died(code: int) -> str:
 
 
 def work(jobs: Sequence[Job], out: Path, results: Path, threads: int, decoders: int, session: str, events: Any) -> None:
-    """Take one free job after the other until all are done; the main function of a worker process.
+    """Take the first free job until all are done; the main function of a worker process.
 
     Args:
         decoders: Its own processes that decode image files.
@@ -161,30 +150,44 @@ def work(jobs: Sequence[Job], out: Path, results: Path, threads: int, decoders: 
     from classgap.suites.work import run_job
 
     torch.set_num_threads(threads)
-    open_jobs = list(jobs)
-    while open_jobs:
-        left = []
-        for job in open_jobs:
-            folder = JobFolder(out, job)
-            if folder.done.exists() or folder.failed(session) is not None:
-                continue
-            with folder.claimed() as mine:
-                if not mine or folder.failed(session) is not None:
-                    left.append(job)
-                    continue
-                try:
-                    result = run_job(job, folder, _reporter(job.key, events), workers=decoders)
-                except Exception as error:
-                    text = str(error) if isinstance(error, InputError) else traceback.format_exc()
-                    folder.fail(text, session)
-                    events.send(Event("failed", job.key, text=text))
-                    continue
-                append_results(results, [result])
-                events.send(Event("done", job.key, share=1.0))
-        if len(left) == len(open_jobs):
+    first = {job.key: _begins_with(job) for job in jobs}
+
+    def settled(job: Job) -> bool:
+        folder = JobFolder(out, job)
+        return folder.done.exists() or folder.failed(session) is not None
+
+    def take(job: Job) -> bool:
+        """Run the job if no other process has it."""
+        folder = JobFolder(out, job)
+        with folder.claimed() as mine:
+            if not mine or folder.failed(session) is not None:
+                return False
+            try:
+                result = run_job(job, folder, _reporter(job.key, events), workers=decoders)
+            except Exception as error:
+                text = str(error) if isinstance(error, InputError) else traceback.format_exc()
+                folder.fail(text, session)
+                events.send(Event("failed", job.key, text=text))
+                return True
+            append_results(results, [result])
+            events.send(Event("done", job.key, share=1.0))
+        return True
+
+    while open_jobs := [job for job in jobs if not settled(job)]:
+        keys = {job.key for job in open_jobs}
+        if not any(take(job) for job in open_jobs if not first[job.key] & keys):
             time.sleep(_WAIT_SECONDS)
         _leave_if_orphan()
-        open_jobs = left
+
+
+def _begins_with(job: Job) -> set[str]:
+    """Keys of the jobs whose trained networks this job uses if they are in its suite: it waits for them."""
+    from classgap.training.stages.base import shared_runs
+
+    try:
+        return {job_key(config) for config in shared_runs(job.config)}
+    except InputError:  # the job itself will say so
+        return set()
 
 
 def _reporter(key: str, events: Any) -> Callable[[float], None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -117,6 +117,31 @@ def open_run(
     return _open(stages, data, fabric, folder, watch, shared)
 
 
+def shared_runs(config: TrainConfig) -> Iterator[TrainConfig]:
+    """The plain runs that a run begins with, which others may need too: first stages, members of an ensemble, a teacher."""
+    return _shared_runs(stages_of(config))
+
+
+def _shared_runs(stages: tuple[Stage, ...]) -> Iterator[TrainConfig]:
+    *earlier, last = stages
+    parts = [tuple(earlier)] if earlier else []
+    parts += [(member,) for member in last.members]
+    parts += [(_teacher(last),)] if _is_taught(last) and last.config.teacher is None else []
+    for part in parts:
+        if _may_be_shared(part):
+            yield part[0].config
+        else:
+            yield from _shared_runs(part)
+
+
+def _may_be_shared(stages: tuple[Stage, ...]) -> bool:
+    return len(stages) == 1 and stages[0].plain
+
+
+def _teacher(stage: Stage) -> Stage:
+    return Stage("teacher", teacher_run(stage.config))
+
+
 def _is_taught(stage: Stage) -> bool:
     return stage.needs_teacher and "teacher" in declared_loss(stage.config).needs
 
@@ -208,7 +233,7 @@ def _open(
             if trainer.watch is not None:
                 trainer.watch(dataclasses.replace(position, stage=position.stage or name))
 
-        if shared is None or len(stages) > 1 or not stages[0].plain:
+        if shared is None or not _may_be_shared(stages):
             return _run(_open(stages, data, fabric, trainer.folder / name, watch, shared), stages[-1].alone)
         if (found := shared.find(stages[0].config, data.split_hash)) is not None:
             return _finished(_open(stages, data, fabric, found.parent, watch, shared), found)
@@ -226,7 +251,7 @@ def _open(
             assert last.join is not None
             last.join(trainer, train_first(trainer, (member,)), position)
         if taught and teacher is None:
-            first = train_first(trainer, (Stage("teacher", teacher_run(last.config)),))
+            first = train_first(trainer, (_teacher(last),))
             scored = learns_from_scores(last.config)
             network: nn.Module = first.model.module
             trainer.bind_teacher(ScoredNetwork(network, first.criterion, first.head) if scored else network)
