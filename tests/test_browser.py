@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from classgap import MultiLabelPredictions, Predictions, audit, audit_labels, compare, compare_labels
-from classgap.measure.render import html
+from classgap.measure.render import html, plot
 from classgap.measure.render.multi_label import render_label_comparison, render_labels
 from classgap.measure.render.page_tables import plain
 from reports import HOSTILE, comparison, formula_report, full_report, run_as_formulas
@@ -28,6 +28,7 @@ QUIET = [
     "--no-first-run", "--disable-dev-shm-usage",
 ]  # fmt: skip
 PATIENCE = 1000 * SECONDS  # Playwright counts milliseconds
+IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 ALL_DRAWN = "document.querySelectorAll('[data-figure]').length === document.querySelectorAll('[data-ready]').length"
 
 
@@ -43,6 +44,28 @@ def browser() -> Iterator[Any]:
             pytest.skip(f"{CHROMIUM} does not start here: {str(error).splitlines()[0]}")
         yield chromium
         chromium.close()
+
+
+# Pixels by which each text reaches beyond the picture, for those that do.
+CUT_OFF = """() => {
+  const frame = document.documentElement.getBoundingClientRect();
+  return [...document.querySelectorAll('text')].map(text => {
+    const box = text.getBoundingClientRect();
+    const beyond = [frame.left - box.left, box.right - frame.right, frame.top - box.top, box.bottom - frame.bottom];
+    return [text.textContent, Math.max(...beyond)];
+  }).filter(([words, beyond]) => words && beyond > 1);
+}"""
+
+
+def test_no_text_of_a_picture_file_is_cut_off(browser: Any, tmp_path: Path) -> None:
+    """The font of the viewer may be wider than the one that the picture was laid out with."""
+    files = [plot.save(chart, tmp_path / f"{name}.svg") for name, chart in plot.figures(full_report()).items()]
+    page = browser.new_context().new_page()
+    for file in (*files, *IMAGES.glob("*.svg")):
+        page.goto(file.as_uri())
+        assert page.locator("text").count()
+        assert page.evaluate(CUT_OFF) == [], file.name
+    page.context.close()
 
 
 class Visit:

@@ -204,7 +204,7 @@ def draw(found: dict[str, dict[str, list[dict[str, float]]]]) -> None:
     def panel(task: str, measure: str) -> alt.Chart:
         part = [row for row in rows if row["task"] == task and row["measure"] == measure]
         log = measure in PANELS[:3]
-        y = alt.Y("value:Q", title=measure, scale=alt.Scale(type="log") if log else alt.Scale(domain=[0, 1]))
+        y = alt.Y("value:Q", title=measure, scale=alt.Scale(type="log") if log else alt.Scale(domainMin=0))
         chart = alt.Chart(alt.Data(values=part), width=190, height=150, title=task if measure == PANELS[0] else "")
         return chart.mark_line(strokeWidth=1.5).encode(x=alt.X("step:Q", title="step"), y=y, color=colour)
 

@@ -35,16 +35,18 @@ CHANGES = {"improved": "#2f9e77", "got worse": "#d8476b", "not significant": "#8
 NAMED_CLASSES = 45
 DRAWN_CLASSES, DRAWN_ENDS = 2000, 200  # more classes are thinned out, but for those at either end
 _PERCENT = ".0%"
-_FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
+_PAGE_FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
+# The place for text in a picture file is measured when it is written, so its fonts must have the same widths everywhere.
+_FILE_FONT = "Arial, 'Liberation Sans', Helvetica, sans-serif"
 
 
-def theme_config(theme: Theme) -> dict[str, Any]:
+def theme_config(theme: Theme, font: str = _PAGE_FONT) -> dict[str, Any]:
     """Vega-Lite configuration of a theme, for the page and for picture files."""
     ink, faint, grid = ("#1d232b", "#5c6773", "#e4e8ec") if theme == "light" else ("#e8ecf1", "#9aa6b3", "#2c343d")
-    text = {"font": _FONT, "labelFont": _FONT, "titleFont": _FONT}
+    text = {"font": font, "labelFont": font, "titleFont": font}
     return {
         "background": "transparent",
-        "font": _FONT,
+        "font": font,
         "view": {"stroke": None},
         "axis": text
         | {
@@ -57,8 +59,8 @@ def theme_config(theme: Theme) -> dict[str, Any]:
             "labelColor": ink, "titleColor": faint, "labelFontSize": 12, "titleFontWeight": "normal", "orient": "top",
             "symbolBaseFillColor": faint, "columns": 4,
         },
-        "title": {"color": ink, "subtitleColor": faint, "font": _FONT, "anchor": "start", "fontSize": 14},
-        "text": {"color": ink, "font": _FONT},
+        "title": {"color": ink, "subtitleColor": faint, "font": font, "anchor": "start", "fontSize": 14},
+        "text": {"color": ink, "font": font},
         "rule": {"color": faint},
     }  # fmt: skip
 
@@ -71,7 +73,7 @@ def save(chart: alt.TopLevelMixin, path: Path | str, *, theme: Theme = "light") 
         raise InputError(f"path must end in .png or .svg, got {path.name!r}")
     import vl_convert
 
-    config = theme_config(theme) | {"background": "#ffffff" if theme == "light" else "#14181d"}
+    config = theme_config(theme, _FILE_FONT) | {"background": "#ffffff" if theme == "light" else "#14181d"}
     spec = chart.to_dict() | {"config": config}
     version = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
     if path.suffix == ".png":
