@@ -79,7 +79,8 @@ def draw_situations(rows: Records) -> str:
     colours = {name: colour for name, colour in plot.GROUPS.items() if name != "medium"}
     scale = alt.Scale(domain=list(colours), range=list(colours.values()))
     ticks = [-5, -2, 0, 2, 5, 10, 20]
-    across = {"scale": alt.Scale(type="symlog", constant=3), "axis": alt.Axis(values=ticks, title="change of the accuracy in points", grid=True)}
+    axis = alt.Axis(values=ticks, title="change of the accuracy in points", grid=True)
+    across = {"scale": alt.Scale(type="symlog", constant=3), "axis": axis}
     base = alt.Chart().encode(
         alt.Y("action:N", sort=None, title=None, axis=alt.Axis(labelLimit=430, labelPadding=8)),
         alt.YOffset("measure:N", sort=list(colours)),

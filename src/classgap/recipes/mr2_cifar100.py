@@ -10,8 +10,9 @@ Published: overall / easy / medium / hard 73.9 / 85.9 / 73.8 / 61.9; cross-entro
 1a).
 Cost: estimate, assuming 15,000 images per second on one A100: 20 minutes; WRN-22-10 two hours.
 Tuned "on validation sets" over c̄ ∈ {1, 2, 3} and λ ∈ {0.1, …, 0.9}; the values here are the best ones of Tables 12 and 13,
-see also `classgap tune`. This is eq. 2 as it is printed, which stops training on everything tried here (docs/evidence.md);
-method=mr2_released follows the authors' code, method=mr2 is the default of this package.
+see also `classgap tune`. This is eq. 2 as it is printed, which stopped training in all smaller settings that were tried with
+features not scaled to unit length (docs/evidence.md); method=mr2_released follows the authors' code, method=mr2 is the default
+of this package.
 """
 
 from __future__ import annotations
