@@ -11,8 +11,8 @@ from types import ModuleType
 
 import pytest
 
-from classgap.measure.diagnostics.causes.signals import AUGMENT, TRAIN_LONGER
-from classgap.recipes import smaller_gap_images
+from classgap.measure.diagnostics.causes.signals import AUGMENT, FINETUNE, TRAIN_LONGER
+from classgap.recipes import smaller_gap_finetuning, smaller_gap_images
 from classgap.suites import Suite, load_suite, read_results
 from classgap.suites.jobs import JobFolder
 from classgap.suites.records import archive_of, read_records
@@ -162,16 +162,24 @@ IMAGES = (
 )
 
 
+FINETUNED = "CompactLogitsLoss, then mirrored views and a gap dial of strength 1"
+
+
 def test_the_remedies_of_the_audit_quote_what_was_measured() -> None:
-    quoted = [sorted(int(number) for number in re.findall(r"\+(\d+)", text)) for text in (TRAIN_LONGER, AUGMENT)]
-    longer = deltas("train for three times the epochs (cost × 3)")
-    assert quoted[0] == sorted(points(hard) for _, hard, _ in longer)
-    augmented = [row for action in IMAGES for row in deltas(action)]
-    assert quoted[1] == sorted(points(cell) for _, hard, easy in augmented for cell in (hard, easy))
+    longer = [hard for _, hard, _ in deltas("train for three times the epochs (cost × 3)")]
+    augmented, finetuned = (
+        [cell for action in actions for _, hard, easy in deltas(action) for cell in (hard, easy)]
+        for actions in (IMAGES, (FINETUNED,))
+    )
+    for text, cells in ((TRAIN_LONGER, longer), (AUGMENT, augmented), (FINETUNE, finetuned)):
+        assert sorted(int(number) for number in re.findall(r"\+(\d+)", text)) == sorted(map(points, cells))
 
 
-@pytest.mark.parametrize("action", IMAGES)
-def test_the_recipe_of_images_quotes_what_was_measured(action: str) -> None:
+@pytest.mark.parametrize(
+    ("recipe", "action"),
+    [*((smaller_gap_images, action) for action in IMAGES), (smaller_gap_finetuning, FINETUNED)],
+)
+def test_a_recipe_of_ours_quotes_what_was_measured(recipe: ModuleType, action: str) -> None:
     (cells,) = deltas(action)
     named = zip(("overall", "hard", "easy"), cells, strict=True)
-    assert ", ".join(f"{name} {cell.removesuffix(' ↑')}" for name, cell in named) in (smaller_gap_images.__doc__ or "")
+    assert ", ".join(f"{name} {cell.removesuffix(' ↑')}" for name, cell in named) in (recipe.__doc__ or "")

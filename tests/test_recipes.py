@@ -47,8 +47,9 @@ STATED: dict[str, tuple[Any, ...]] = {
     "marc_places_lt": ("torchvision:resnet152", "sgd", 0.1, 5e-4, 30, 128),
     "marc_inat18": ("timm:resnet50", "sgd", 0.1, 1e-4, 200, 256),
     "smaller_gap_images": ("resnet20", "sgd", 0.1, 5e-4, 100, 128),
+    "smaller_gap_finetuning": ("timm:tf_efficientnet_lite0", "adamw", 5e-4, 0.01, 9, 64),
 }
-OWN = "smaller_gap_images"
+OWN = ("smaller_gap_images", "smaller_gap_finetuning")
 
 
 def test_every_recipe_is_listed_here() -> None:
@@ -64,8 +65,8 @@ def test_a_recipe_states_its_setting_command_row_and_cost(name: str) -> None:
     text = inspect.getdoc(load_file(recipe_file(name), "recipe")) or ""
     for part in (f"classgap train {name}", f"classgap train {name} --quick", "Cost: "):
         assert part in text
-    assert ("Measured in points" if name == OWN else "Published: ") in text
-    assert "Cost: estimate, assuming" in text or name in ("elm_two_moons", OWN)
+    assert ("Measured in points" if name in OWN else "Published: ") in text
+    assert "Cost: estimate, assuming" in text or name in ("elm_two_moons", *OWN)
 
 
 @pytest.mark.parametrize("name", STATED)
@@ -167,13 +168,20 @@ def test_bench_of_a_recipe_compares_it_with_cross_entropy() -> None:
     assert suite.published[1].accuracy["few-shot"] == 32.6
 
 
-def test_a_recipe_may_state_what_it_is_compared_with() -> None:
-    suite = load_suite(OWN)
-    plain, _, augmented, ours = (job.config for job in suite.jobs([0]))
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [("smaller_gap_images", {"augment": ("crop", "flip", "autoaugment")}), ("smaller_gap_finetuning", {})],
+)
+def test_a_recipe_may_state_what_it_is_compared_with(name: str, first: dict[str, Any]) -> None:
+    """With the same training, with one remedy and with all of them."""
+    suite = load_suite(name)
+    plain, _, one, ours = (job.config for job in suite.jobs([0]))
     assert plain == complete(suite.tasks[0].config)
-    assert augmented.data.augment == ours.data.augment == ("crop", "flip", "autoaugment")
-    assert augmented.stage.name == "none"
-    assert ours.slug == complete(load_recipe(OWN)).slug
+    assert plain.method.name == "cross_entropy"
+    assert one.data == dataclasses.replace(plain.data, **first)
+    assert one == dataclasses.replace(ours, stage=one.stage, predict=one.predict)
+    assert (one.stage.name, ours.stage.name) == ("none", "gap_dial")
+    assert ours.slug == complete(load_recipe(name)).slug
 
 
 def test_settings_of_a_suite_reach_every_run() -> None:

@@ -23,24 +23,33 @@ from classgap.training.recipes import build
 
 PLAIN = ("data=cifar10", "data.augment=crop,flip", "model=resnet20", "epochs=100", "batch=128")
 AUTOAUGMENT = ("data.augment=crop,flip,autoaugment",)
-REMEDIES = (*AUTOAUGMENT, "predict.augment=flip", "stage=gap_dial", "stage.strength=1", "stage.ridge=1")
+AFTER_TRAINING = ("predict.augment=flip", "stage=gap_dial", "stage.strength=1", "stage.ridge=1")
 
 
 def config(quick: bool = False) -> TrainConfig:
     """All three remedies."""
-    return build((*PLAIN, *REMEDIES), quick)
+    return build((*PLAIN, *AUTOAUGMENT, *AFTER_TRAINING), quick)
 
 
 def suite() -> Suite:
     """The remedies beside the same training without them."""
-    return Suite(
+    return compared(
         "smaller_gap_images",
-        tasks=(Task("smaller_gap_images", build(PLAIN, quick=False)),),
+        build(PLAIN, quick=False),
+        Variant("AutoAugment", settings=AUTOAUGMENT),
+        Variant("AutoAugment, mirrored views, gap dial", settings=(*AUTOAUGMENT, *AFTER_TRAINING)),
+    )
+
+
+def compared(name: str, plain: TrainConfig, *variants: Variant) -> Suite:
+    """Variants of a run beside cross-entropy and a re-run of it."""
+    return Suite(
+        name,
+        tasks=(Task(name, plain),),
         variants=(
             Variant("cross_entropy"),
             Variant("cross_entropy, re-run", seed_shift=1000, note="differs by chance only"),
-            Variant("AutoAugment", settings=AUTOAUGMENT),
-            Variant("AutoAugment, mirrored views, gap dial", settings=REMEDIES),
+            *variants,
         ),
-        about="What AutoAugment, mirrored views and a gap dial change at the same cost of training.",
+        about="What the remedies change at the same cost of training.",
     )

@@ -44,6 +44,10 @@ AUGMENT = (
     "a gap dial (`classgap train smaller_gap_images`): +5 points for the hard and +3 for the easy third on CIFAR-10, +8 and +8 "
     "on CIFAR-100."
 )
+FINETUNE = (
+    "If a fine-tuned network fits its training images, train it with `CompactLogitsLoss`, predict with mirrored views and add a "
+    "gap dial (`classgap train smaller_gap_finetuning`): +2 points for the hard and +1 for the easy third on CIFAR-100."
+)
 
 
 @dataclass(frozen=True)
@@ -229,8 +233,8 @@ def scatter(table: ClassErrors, spread: Spread) -> Signal:
             )
         )
         remedy = (
-            f"{TRAIN_LONGER} {AUGMENT} On frozen features, train with `CompactLogitsLoss`, which makes classes compact. Check "
-            "whether the class contains several kinds of objects."
+            f"{TRAIN_LONGER} {AUGMENT} {FINETUNE} On frozen features, train with `CompactLogitsLoss`, which makes classes "
+            "compact. Check whether the class contains several kinds of objects."
         )
         return Cause("scattered", "Large spread of the features", float(ratio[k]), float(p_values[k]), sentence, remedy)
 
