@@ -226,6 +226,15 @@ def test_a_damaged_checkpoint_is_left_alone(tmp_path: Path) -> None:
         _fit(tmp_path, resume=True)
 
 
+@pytest.mark.parametrize("stage", [[], ["stage=gap_dial", "stage.strength=1", "stage.ridge=1"]])
+def test_settings_that_could_not_work_do_not_block_the_folder(tmp_path: Path, stage: list[str]) -> None:
+    with pytest.raises(InputError, match=r"schedule\.warmup_steps=99 must be less than the \d+ steps"):
+        _fit(tmp_path, *stage, "schedule.warmup_steps=99")
+    found = _fit(tmp_path, *stage, "schedule.warmup_steps=2")
+    assert found.config.schedule.warmup_steps == 2
+    assert json.loads((tmp_path / "run.json").read_text())["config"]["schedule"]["warmup_steps"] == 2
+
+
 def test_a_finished_or_foreign_run_is_not_overwritten(tmp_path: Path) -> None:
     _fit(tmp_path)
     before = (tmp_path / "model.safetensors").read_bytes()

@@ -216,7 +216,7 @@ def _problem_with(folder: Path, config: TrainConfig, resume: bool) -> str | None
         return str(error)
     if folder.exists() and not folder.is_dir():
         return f"{folder} is a file; choose a folder with --out"
-    if present is None:
+    if present is None or not _has_begun(folder):
         return None
     if not resume:
         return f"{folder} already holds a run; continue it with --resume, or choose another folder with --out"
@@ -226,3 +226,9 @@ def _problem_with(folder: Path, config: TrainConfig, resume: bool) -> str | None
             "--out"
         )
     return None
+
+
+def _has_begun(folder: Path) -> bool:
+    """Whether anything was trained there. A run whose settings could not work, or that was killed at once, blocks no other."""
+    files = ("checkpoint.pt", "log.jsonl", "model.safetensors")
+    return any(next(folder.rglob(name), None) is not None for name in files)
