@@ -1,6 +1,6 @@
 """Write the pages of evidence and README's table from the committed results.
 
-    python benchmarks/evidence/page.py        # about four minutes on one core
+    python benchmarks/evidence/page.py        # about two minutes on one core; OMP_NUM_THREADS=1 if it is busy
 docs/evidence.md says what to do, evidence_details.md what was found of each method, evidence_runs.md has every run.
 """
 
@@ -47,7 +47,7 @@ def summary(found: Found, measured: Mapping[str, Measured]) -> str:
     """What to do, by situation; a short table for each regime; why the published form of MR² stops training."""
     runs = sum(len(results) for _, results, _ in found)
     head = (HERE / "reading.md").read_text().format(rule=RULE.meaning, runs=f"{runs:,}")
-    parts = (head, situation_table(measured), regime_tables(found), collapse_section(), unmeasured_section())
+    parts = (head, situation_table(measured), regime_tables(found), collapse_section(measured), unmeasured_section())
     return "\n".join(parts)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from collapse import IMAGE, RESULTS, end_of
-from committed import Found
+from committed import Found, Measured, filled
 
 from classgap.suites.render import Table
 from classgap.suites.tables import TaskTables, difference
@@ -114,9 +115,9 @@ def _table(title: str, note: str, tables: TaskTables) -> Table:
     return Table(title, caption, ("method", "Δ overall", "Δ hard", "Δ easy", "verdict", "runs"), tuple(lines))
 
 
-def collapse_section() -> str:
+def collapse_section(measured: Mapping[str, Measured]) -> str:
     """Why training with the published weight stops: the reading of it, and the picture."""
-    text = Path(__file__).with_name("collapse.md").read_text()
+    text = filled(Path(__file__).with_name("collapse.md").read_text(), measured)
     picture = f"![Norm and rank of the features, representation term and training accuracy]({IMAGE.parent.name}/{IMAGE.name})\n"
     return f"{text}\n{picture}"
 
