@@ -21,8 +21,10 @@ from waiting import SECONDS
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGILL that a process can send to itself")
 
 DIES = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
-DIES_UNLESS_LIMITED = f"import os, signal\nif os.environ.get({VARIABLE!r}) != {LIMIT!r}:\n    {DIES}\nprint('works')"
-WORKS = "print('works')"
+DIES_UNLESS_LIMITED = (
+    f"import os, signal\nif os.environ.get({VARIABLE!r}) != {LIMIT!r}:\n    {DIES}\nprint('works', 0.5)"
+)
+WORKS = "print('works', 0.5)"
 SMALL = ["data.per_class=13", "epochs=1", "batch=24", "model=mlp-16", "precision=bf16-mixed"]
 
 # A processor whose bfloat16 products end the process, unless oneDNN was limited when the process first computed a product.
@@ -100,6 +102,28 @@ def test_a_child_that_does_not_answer_is_given_up(unknown: Any) -> None:
     assert probe_bf16().reason == "gave no answer within 0.1 seconds"
 
 
+@pytest.mark.parametrize(
+    ("measured", "said"),
+    [("2.1", "bfloat16 takes about 2.1 times as long as float32"), ("3.0", "about 3 times"), ("1.2", ""), ("0", "")],
+)
+def test_slow_bfloat16_is_said(unknown: Any, measured: str, said: str) -> None:
+    unknown.setattr(precision, "_PROGRAM", f"print('works', {measured})")
+    sentence = set_up_precision("bf16-mixed")
+    assert sentence.startswith("bfloat16 takes") == bool(said)
+    assert said in sentence
+    assert set_up_precision("32-true") == ""
+    require_precision("bf16-mixed")  # slow, but not refused
+
+
+def test_limited_and_slow_is_one_sentence(unknown: Any) -> None:
+    unknown.setattr(precision, "_PROGRAM", DIES_UNLESS_LIMITED.replace("0.5", "1.7"))
+    sentence = set_up_precision("bf16-mixed", children=True)
+    assert "only with ONEDNN_MAX_CPU_ISA" in sentence
+    assert sentence.endswith(
+        "about 1.7 times as long as float32 on this processor (measured on a small network); precision=32-true is faster"
+    )
+
+
 def test_the_limit_may_not_come_too_late(unknown: Any) -> None:
     """This process has loaded torch: it does not set the variable for itself, only for the processes it starts."""
     unknown.setattr(precision, "_PROGRAM", DIES_UNLESS_LIMITED)
@@ -168,14 +192,16 @@ def test_bench_workers_take_the_setting_that_works(processor: Any, tmp_path: Pat
         "    variants = (Variant('single', settings=('precision=32-true',)), Variant('half'))\n"
         "    return Suite('mine', (Task('digits', base),), variants, seeds=(0,))\n"
     )
-    done = processor(LIMIT, "bench", "mine.py", known="limited was killed")
+    done = processor(LIMIT, "bench", "mine.py", known=json.dumps([True, True, "was killed"]))
     assert done.returncode == 0, done.stderr
     assert f"only with {VARIABLE}={LIMIT}" in done.stderr
 
 
 def test_the_simulated_processor_does_kill(processor: Any) -> None:
     """A run that was told that nothing is to be set ends by the signal; so the tests above can fail."""
-    killed = processor(LIMIT, "train", *_sets(), "--out", "run", "--accelerator", "cpu", known="plain ")
+    killed = processor(
+        LIMIT, "train", *_sets(), "--out", "run", "--accelerator", "cpu", known=json.dumps([True, False])
+    )
     assert killed.returncode == -signal.SIGILL
 
 

@@ -68,8 +68,8 @@ def train(
     precision: Annotated[
         str | None,
         typer.Option(
-            help="32-true, bf16-mixed, 16-mixed, bf16-true or 64-true. On a CPU, a child process first tests whether bf16 works "
-            "and with which setting."
+            help="32-true, bf16-mixed, 16-mixed, bf16-true or 64-true. On a CPU, a child process first tests whether bf16 works, "
+            "with which setting, and whether it is slower than float32."
         ),
     ] = None,
     plugin: Plugins = None,
