@@ -308,7 +308,7 @@ def remedies_of_fitted() -> tuple[Variant, ...]:
             "distillation of an ensemble of 2",
             "distillation",
             settings=("stage=ensemble_teacher", "stage.members=2", *_TOGETHER),
-            note="one network that learns from the ensemble; cost 3, prediction 1",
+            note="one network that learns from the ensemble; cost about 3.5, prediction 1",
         ),
     )
 
@@ -330,7 +330,7 @@ def remedies(epochs: int) -> tuple[Variant, ...]:
             "distillation of an ensemble of 3",
             "distillation",
             settings=("stage=ensemble_teacher", "stage.members=3", *_TOGETHER),
-            note="one network that learns from the ensemble; cost 4, prediction 1",
+            note="one network that learns from the ensemble; cost about 5, prediction 1",
         ),
         *FITTED[1:],
         DIALLED[0],

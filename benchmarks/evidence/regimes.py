@@ -61,7 +61,8 @@ REGIMES = (
         "Banking77, 77 intents, 35 to 187 training samples per class",
     ),
     ("Text, frozen encoder, linear head", "banking77:frozen, linear", "the same with a linear head"),
-    ("Text, fine-tuned", "banking77:fine-tuned", "the same, all layers of the encoder trained"),
+    ("Text, fine-tuned", "banking77:fine-tuned", "the same, all layers of the encoder trained in bfloat16"),
+    ("Text, fine-tuned in float32", "banking77:fine-tuned, float32", "the same in float32"),
     (
         "Long tail, linear head",
         "embeddings:linear, tail 100",

@@ -56,7 +56,7 @@ def suite() -> Suite:
             "distillation of an ensemble of 3",
             "distillation",
             settings=("stage=ensemble_teacher", "stage.members=3"),
-            note="one network that learns from the ensemble; cost 4",
+            note="one network that learns from the ensemble; cost about 5",
         ),
         MIXUP,
         CONFUSED_MIXUP,
