@@ -2,7 +2,7 @@
 
     python benchmarks/evidence/prepare.py
     classgap bench benchmarks/evidence/banking77.py --workers 2
-Cost on one core: seconds per run on frozen features; fine-tuned, about 15 minutes in float32, and 5 minutes in bfloat16 where
+Cost on one core: seconds per run on frozen features; fine-tuned, 15 to 25 minutes in float32, and 5 minutes in bfloat16 where
 the processor has instructions for it, otherwise 45. Learning rates of the frozen tasks are those
 of cross-entropy with the best validation accuracy among 0.03, 0.1, 0.3, 1 and 3. Fine-tuned, cross-entropy fits the training
 questions faster with 0.001 and layer decay than with 0.0001 and 0.0005 without; no validation or test accuracy was looked at.
