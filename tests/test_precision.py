@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from classgap.checks import InputError
 from classgap.training import TrainConfig, precision
@@ -141,7 +142,10 @@ def test_the_limit_may_not_come_too_late(unknown: Any) -> None:
 
 @pytest.mark.bf16
 def test_the_program_works_on_this_processor() -> None:
-    assert probe_bf16().ready
+    found = probe_bf16()
+    assert found.ready
+    gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
+    assert (found.times_float32 > 0) == (not gpu)
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ with SIGILL, which no ``except`` can catch. oneDNN, which computes these product
 ``ONEDNN_MAX_CPU_ISA`` limits it to an older instruction set. It reads this variable once, at the first computation of the
 process, so the variable must be set before.
 
-A processor without instructions for bfloat16 computes such products in several steps. A run then takes up to three times as
-long as in float32, where one would expect half the time.
+On a processor without instructions for bfloat16 a run can take three times as long as in float32, where one would expect
+half the time.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _try(settings: dict[str, str]) -> tuple[str, float]:
     except subprocess.TimeoutExpired:
         return f"gave no answer within {_SECONDS} seconds", 0.0
     printed = done.stdout.split()[-2:]
-    if done.returncode == 0 and printed[:1] == ["works"]:
+    if done.returncode == 0 and len(printed) == 2 and printed[0] == "works":
         return "", float(printed[1])
     if done.returncode < 0:
         return f"was killed by signal {-done.returncode}, {signal.strsignal(-done.returncode)}", 0.0
