@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import signal
 import subprocess
@@ -12,13 +13,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from bench_suite import SUITE_FILE
 from classgap.checks import InputError
 from classgap.cli.app import app
+from classgap.cli.bench_progress import BenchProgress
 from classgap.suites import append_results
 from classgap.suites.jobs import Job, JobFolder
+from classgap.suites.pool import Event
 from classgap.suites.results import archive_results
 from classgap.training import TrainConfig
 from waiting import SECONDS, started, wait_until
@@ -55,6 +59,23 @@ def test_command_line(done: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     wrong = _cli("mine.py", "--rule", "best")
     assert isinstance(wrong.exception, InputError)
     assert "value for --rule" in str(wrong.exception)
+
+
+def test_remaining_time_follows_this_machine_and_the_epochs(done: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Known results may be from a slower machine: they count only until a job of the task is done in this call."""
+    _, _, results = done
+    slow = [dataclasses.replace(result, seconds=3600.0) for result in results.values()]
+    jobs = {
+        name: Job("tiny", "digits", name, 0, TrainConfig(epochs=epochs))
+        for name, epochs in (("a", 2), ("b", 2), ("c", 20))
+    }
+    monkeypatch.setattr("classgap.cli.bench_progress.time.monotonic", iter([0.0, 10.0]).__next__)
+    assert BenchProgress(Console(), jobs, [], workers=1).time_left() == ""
+    progress = BenchProgress(Console(), jobs, slow, workers=2)
+    assert progress.time_left() == "6.0 h left"
+    progress.tell(Event("running", "a"))
+    progress.tell(Event("done", "a", 1.0))
+    assert progress.time_left() == "55 s left"
 
 
 def test_a_run_that_two_tasks_ask_for_counts_for_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -237,6 +237,7 @@ def after_training(before: Variant) -> Variant:
     return Variant(
         f"{before.name}, flipped views + gap dial",
         before.method,
+        before.params,
         settings=(*before.settings, _VIEWS, *_DIAL),
         note="mean over image and mirror image, with class offsets of strength 1 fitted on the validation set; prediction 2",
     )
@@ -247,6 +248,7 @@ def longer(before: Variant, epochs: int) -> tuple[Variant, Variant]:
     long = Variant(
         f"{before.name}, 3 × the epochs",
         before.method,
+        before.params,
         settings=(*before.settings, f"epochs={3 * epochs}"),
         note="cost 3, prediction 1",
     )

@@ -20,17 +20,18 @@ if TYPE_CHECKING:
 class BenchProgress:
     """Progress bar of a suite; pass :meth:`tell` to :func:`classgap.suites.pool.run_jobs`.
 
-    The remaining time is estimated from the mean duration of finished jobs of the same task, in this call and in the known
-    results, divided by the number of workers.
+    The remaining time is estimated from the mean duration of an epoch in finished jobs, divided by the number of workers: in
+    jobs of the same task of this call; until there are any, in the known results, which may be from another machine.
     """
 
     def __init__(self, console: Console, jobs: Mapping[str, Job], known: Sequence[Result], workers: int) -> None:
         self.console, self.jobs, self.workers = console, jobs, workers
         self.share = dict.fromkeys(jobs, 0.0)
         self.began: dict[str, tuple[float, float]] = {}
-        self.seconds: dict[str, list[float]] = defaultdict(list)
+        self.known: dict[str, list[float]] = defaultdict(list)  # seconds per epoch, by task
+        self.measured: dict[str, list[float]] = defaultdict(list)
         for result in known:
-            self.seconds[result.task].append(result.seconds)
+            self.known[result.task].append(result.seconds / result.config.epochs)
         self.done = 0
         self.bar = Progress(
             TextColumn("{task.fields[now]}"),
@@ -65,7 +66,7 @@ class BenchProgress:
             elif event.kind == "done":
                 self.done += 1
                 if share < 1:
-                    self.seconds[job.task].append((now - first) / (1 - share))
+                    self.measured[job.task].append((now - first) / (1 - share) / job.config.epochs)
                 if not self.console.is_terminal:
                     self.console.print(f"{self.done}/{len(self.jobs)}  {job.name}  {self.time_left()}", soft_wrap=True)
             elif event.kind == "failed":
@@ -77,15 +78,21 @@ class BenchProgress:
         self.bar.update(self.task, now=text)
 
     def time_left(self) -> str:
-        """Text for the remaining time; empty until a job has finished."""
-        everything = [value for values in self.seconds.values() for value in values]
-        if not everything:
+        """Text for the remaining time; empty until the duration of any job is known."""
+        if not self.known and not self.measured:
             return ""
-        total = 0.0
-        for key, share in self.share.items():
-            like = self.seconds[self.jobs[key].task] or everything
-            total += (1 - share) * sum(like) / len(like)
+        total = sum(
+            (1 - share) * self.jobs[key].config.epochs * self._epoch(self.jobs[key].task)
+            for key, share in self.share.items()
+        )
         return f"{duration(total / self.workers)} left"
+
+    def _epoch(self, task: str) -> float:
+        """Expected seconds per epoch."""
+        seconds = self.measured.get(task) or self.known.get(task)
+        if not seconds:
+            seconds = [value for tasks in (self.measured or self.known).values() for value in tasks]
+        return sum(seconds) / len(seconds)
 
 
 def duration(seconds: float) -> str:
