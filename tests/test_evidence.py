@@ -14,9 +14,10 @@ import pytest
 from classgap.measure.diagnostics.causes.signals import AUGMENT, FINETUNE, TRAIN_LONGER
 from classgap.recipes import smaller_gap_finetuning, smaller_gap_images
 from classgap.suites import Suite, load_suite, read_results
-from classgap.suites.jobs import JobFolder
+from classgap.suites.jobs import JobFolder, complete
 from classgap.suites.records import archive_of, read_records
 from classgap.suites.work import run_job
+from classgap.training import TrainConfig
 
 EVIDENCE = Path(__file__).resolve().parents[1] / "benchmarks" / "evidence"
 
@@ -104,6 +105,25 @@ def test_names_of_variants_say_which_method_they_mean(path: Path) -> None:
             assert variant.method.startswith("mr2")
         if variant.method == "mr2":  # whose defaults are ours and may change; those of the other two are the authors'
             assert set(variant.params) >= {"c_bar", "lam", "temperature", "spread", "margins"}, "spell everything out"
+
+
+@pytest.mark.parametrize(
+    ("settings", "training", "prediction"),
+    [
+        ((), 1, 1),
+        (("average=ema", "mix=mixup", "stage=gap_dial"), 1, 1),
+        (("epochs=27", "predict.augment=flip"), 3, 2),
+        (("stage=ensemble", "stage.members=2", "predict.augment=flip", "stage.dial=1"), 2, 4),
+        (("stage=ensemble_teacher", "stage.members=3"), 5, 1),
+        (("stage=gap_dial", "stage.refit=true"), 2, 1),
+        (("stage=augment_classes", "stage.to=hard"), 2, 1),
+        (("stage=augment_classes", "stage.to=random"), 1, 1),
+        (("wrapper=sam",), 2, 1),
+    ],
+)
+def test_costs_follow_from_the_settings(settings: tuple[str, ...], training: float, prediction: float) -> None:
+    plain = TrainConfig(epochs=9)
+    assert script("costs").costs(complete(plain.override(settings)), plain) == (pytest.approx(training), prediction)
 
 
 def test_evidence_is_small() -> None:

@@ -37,7 +37,11 @@ MORE = "cross_entropy, more samples"  # the reference that is trained with the d
 EQUAL = (f"{COMPACT}{DIAL}, refit", f"{COMPACT}, more samples", f"{COMPACT}{DIAL}", f"cross_entropy{DIAL}, refit")
 LONG = "cross_entropy, 3 × the epochs"
 LONG_AUGMENTED = "cross_entropy + AutoAugment, 3 × the epochs"
-EQUALLY_LONG = (LONG_AUGMENTED, *(f"{name}, flipped views + gap dial" for name in (LONG, LONG_AUGMENTED)))
+LONG_LOSSES = tuple(f"{name}, 3 × the epochs" for name in (MR2, "MR² released", COMPACT))
+EQUALLY_LONG = (
+    *(LONG_AUGMENTED, *LONG_LOSSES),
+    *(f"{name}, flipped views + gap dial" for name in (LONG, LONG_AUGMENTED, *LONG_LOSSES)),
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -239,7 +239,7 @@ def after_training(before: Variant) -> Variant:
         before.method,
         before.params,
         settings=(*before.settings, _VIEWS, *_DIAL),
-        note="mean over image and mirror image, with class offsets of strength 1 fitted on the validation set; prediction 2",
+        note="mean over image and mirror image, with class offsets of strength 1 fitted on the validation set",
     )
 
 
@@ -250,12 +250,11 @@ def longer(before: Variant, epochs: int) -> tuple[Variant, Variant]:
         before.method,
         before.params,
         settings=(*before.settings, f"epochs={3 * epochs}"),
-        note="cost 3, prediction 1",
     )
     return long, after_training(long)
 
 
-def _ensemble(members: int, *settings: str, note: str) -> Variant:
+def _ensemble(members: int, *settings: str, note: str = "") -> Variant:
     with_views = ", flipped views" if _VIEWS in settings else ""
     with_dial = " + gap dial" if "stage.dial=1" in settings else ""
     return Variant(
@@ -265,21 +264,23 @@ def _ensemble(members: int, *settings: str, note: str) -> Variant:
     )
 
 
-EMA = Variant("cross_entropy, EMA", settings=("average=ema",), note="exponential average of the weights; cost 1")
+EMA = Variant("cross_entropy, EMA", settings=("average=ema",), note="exponential average of the weights")
 SWA = Variant(
-    "cross_entropy, SWA", settings=("average=swa", "schedule.floor=0.05"), note="average of the last quarter; cost 1"
+    "cross_entropy, SWA",
+    settings=("average=swa", "schedule.floor=0.05"),
+    note="average of the weights of the last quarter",
 )
-MIXUP = Variant("cross_entropy + mixup", settings=("mix=mixup",), note="cost 1")
+MIXUP = Variant("cross_entropy + mixup", settings=("mix=mixup",))
 CONFUSED_MIXUP = Variant(
-    "cross_entropy + confused mixup", settings=("mix=confused_mixup",), note="partners from confused classes; cost 1"
+    "cross_entropy + confused mixup", settings=("mix=confused_mixup",), note="partners from confused classes"
 )
 
 
 def ensembles_of_2() -> tuple[Variant, Variant]:
     """Two networks, and the same with all that may be added after training."""
     return (
-        _ensemble(2, note="cost 2, prediction 2"),
-        _ensemble(2, _VIEWS, "stage.dial=1", note="mirrored views, class offsets of strength 1; cost 2, prediction 4"),
+        _ensemble(2),
+        _ensemble(2, _VIEWS, "stage.dial=1", note="mirrored views, class offsets of strength 1"),
     )
 
 
@@ -292,9 +293,9 @@ def remedies_of_fitted() -> tuple[Variant, ...]:
     return (
         ensembles_of_2()[1],
         SWA,
-        Variant("cross_entropy + CutMix", settings=("mix=cutmix",), note="cost 1"),
+        Variant("cross_entropy + CutMix", settings=("mix=cutmix",)),
         CONFUSED_MIXUP,
-        Variant("cross_entropy + RandAugment", settings=("data.augment=flip,randaugment",), note="cost 1"),
+        Variant("cross_entropy + RandAugment", settings=("data.augment=flip,randaugment",)),
         *(
             Variant(
                 f"cross_entropy + RandAugment for {title}",
@@ -302,37 +303,37 @@ def remedies_of_fitted() -> tuple[Variant, ...]:
                 note=note,
             )
             for to, title, note in (
-                ("hard", "the hard third", "by the validation accuracy of a first run; cost 2"),
-                ("random", "a random third", "the control; cost 1"),
+                ("hard", "the hard third", "by the validation accuracy of a first run"),
+                ("random", "a random third", "the control"),
             )
         ),
         Variant(
             "distillation of an ensemble of 2",
             "distillation",
             settings=("stage=ensemble_teacher", "stage.members=2", *_TOGETHER),
-            note="one network that learns from the ensemble; cost about 3.5, prediction 1",
+            note="one network that learns from the ensemble",
         ),
     )
 
 
 def remedies(epochs: int) -> tuple[Variant, ...]:
-    """What may close the gap on images besides a loss. Costs of training and of prediction are in runs of cross-entropy."""
+    """What may close the gap on images besides a loss."""
     return (
         Variant(
             "cross_entropy, flipped views",
             settings=(_VIEWS,),
-            note="mean over image and mirror image; cost 1, prediction 2",
+            note="mean over image and mirror image",
         ),
         FITTED[0],
-        _ensemble(3, note="cost 3, prediction 3"),
-        _ensemble(3, _VIEWS, note="cost 3, prediction 6"),
-        _ensemble(3, _VIEWS, "stage.dial=1", note="the same with class offsets of strength 1; cost 3, prediction 6"),
+        _ensemble(3),
+        _ensemble(3, _VIEWS),
+        _ensemble(3, _VIEWS, "stage.dial=1", note="the same with class offsets of strength 1"),
         *longer(ERM, epochs),
         Variant(
             "distillation of an ensemble of 3",
             "distillation",
             settings=("stage=ensemble_teacher", "stage.members=3", *_TOGETHER),
-            note="one network that learns from the ensemble; cost about 5, prediction 1",
+            note="one network that learns from the ensemble",
         ),
         *FITTED[1:],
         DIALLED[0],

@@ -36,18 +36,19 @@ def pages() -> dict[Path, str]:
     superseded, turned = superseded_results(found), with_other_references(found)
     measured = all_measured(found, superseded, turned)
     return {
-        ROOT / "docs" / "evidence.md": summary(found, measured),
+        ROOT / "docs" / "evidence.md": summary(found, turned["equal epochs"], measured),
         ROOT / "docs" / "evidence_details.md": details_page(found, superseded, turned["equal samples"], measured),
         ROOT / "docs" / "evidence_runs.md": runs_page(found, superseded),
         README: with_table(README.read_text(), measured),
     }
 
 
-def summary(found: Found, measured: Mapping[str, Measured]) -> str:
+def summary(found: Found, equally_long: Found, measured: Mapping[str, Measured]) -> str:
     """What to do, by situation; a short table for each regime; why the published form of MR² stops training."""
     runs = sum(len(results) for _, results, _ in found)
     head = (HERE / "reading.md").read_text().format(rule=RULE.meaning, runs=f"{runs:,}")
-    parts = (head, situation_table(measured), regime_tables(found), collapse_section(measured), unmeasured_section())
+    regimes = regime_tables(found, equally_long)
+    parts = (head, situation_table(measured), regimes, collapse_section(measured), unmeasured_section())
     return "\n".join(parts)
 
 

@@ -8,17 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from collapse import IMAGE, RESULTS, end_of
-from committed import Found, Measured, filled
+from committed import LONG, LONG_LOSSES, Found, Measured, filled
+from costs import costs
 
 from classgap.suites.render import Table
-from classgap.suites.tables import TaskTables, difference
+from classgap.suites.tables import Row, TaskTables, difference
+from classgap.training import TrainConfig
 
 # Title, suite:task, and what the numbers stand for.
 REGIMES = (
     (
         "Remedies besides a loss, from scratch",
         "remedies_images:wrn-10-1",
-        "CIFAR-10, 500 training images per class, a small network; costs: see the page of all runs",
+        "CIFAR-10, 500 training images per class, a small network",
     ),
     (
         "Remedies besides a loss, from scratch, training images fitted",
@@ -26,7 +28,12 @@ REGIMES = (
         "CIFAR-10, 500 training images per class, ResNet-20, 100 epochs",
     ),
     ("From scratch, ResNet-20, ten classes", "cifar10:resnet20", "CIFAR-10, 500 training images per class"),
-    ("From scratch, ResNet-20", "cifar100:resnet20", "CIFAR-100, 100 training images per class"),
+    ("From scratch, ResNet-20", "cifar100:resnet20", "CIFAR-100, 100 training images per class, 60 epochs"),
+    (
+        "From scratch, ResNet-20, training images fitted",
+        "cifar100:resnet20, equal epochs",
+        "the same with 180 epochs, cross-entropy included",
+    ),
     (
         "From scratch, small network",
         "cifar100:wrn-10-1",
@@ -40,7 +47,7 @@ REGIMES = (
     (
         "Fine-tuning on images, 9 epochs",
         "finetune:EfficientNet-Lite0, 9 epochs",
-        "the same, until the training images are fitted; costs of remedies: see the page of all runs",
+        "the same, until the training images are fitted",
     ),
     (
         "More labels for some classes, fine-tuning",
@@ -51,7 +58,7 @@ REGIMES = (
     (
         "Remedies besides a loss, frozen features",
         "remedies:hidden layer",
-        "frozen image features, CIFAR-100, hidden layer, 100 samples per class; costs: see the page of all runs",
+        "frozen image features, CIFAR-100, hidden layer, 100 samples per class",
     ),
     ("Frozen image features, linear head", "embeddings:linear", "CIFAR-100, 100 training samples per class"),
     ("Frozen image features, cosine head", "cosine:hidden layer", "CIFAR-100, 100 training samples per class"),
@@ -62,7 +69,6 @@ REGIMES = (
     ),
     ("Text, frozen encoder, linear head", "banking77:frozen, linear", "the same with a linear head"),
     ("Text, fine-tuned", "banking77:fine-tuned", "the same, all layers of the encoder trained in bfloat16"),
-    ("Text, fine-tuned in float32", "banking77:fine-tuned, float32", "the same in float32"),
     (
         "Long tail, linear head",
         "embeddings:linear, tail 100",
@@ -81,9 +87,18 @@ LEFT_OUT = (
 )
 
 
-def regime_tables(found: Found) -> str:
-    """A table for each regime that has runs."""
-    by_task = {f"{suite.name}:{table.task.name}": table for suite, _, tables in found for table in tables}
+COST_HEADS = ("Δ worst class", "training cost", "prediction cost")
+HEADS = ("method", "Δ overall", "Δ hard", "Δ easy", *COST_HEADS, "verdict", "runs")
+
+
+def regime_tables(found: Found, equally_long: Found) -> str:
+    """A table for each regime that has runs; in ``equally_long`` cross-entropy has three times the epochs too."""
+    by_task = {
+        f"{suite.name}:{table.task.name}{how}": table
+        for how, part in (("", found), (", equal epochs", equally_long))
+        for suite, _, tables in part
+        for table in tables
+    }
     parts = [_table(title, note, by_task[name]) for title, name, note in REGIMES if name in by_task]
     return "\n".join(["## Regime by regime\n", HEAD, *(part.render("md", level=3) for part in parts)])
 
@@ -92,28 +107,48 @@ HEAD = """\
 Differences to the mean of all runs of cross-entropy in points, with 95 % intervals over test samples and seeds; ↑ ↓ where the
 interval leaves out 0. Hard and easy are cross-fitted thirds. For a method with one run the variation between seeds is taken from
 the runs of cross-entropy; where that has one run too, a difference is one between two trained networks, not between two methods.
-*Re-run* is cross-entropy with other seeds: what chance alone does.
+*Re-run* is cross-entropy with other seeds: what chance alone does. Costs are in runs of cross-entropy, as the settings tell; a
+class that gets more labels or another augmentation because it is hard is chosen by a first run, which counts.
 """
 
 
 def _table(title: str, note: str, tables: TaskTables) -> Table:
+    """The table of one regime; where a row costs more than a run of cross-entropy, with costs and the worst class."""
     reference = tables.rows[0]
     overall, hard, easy = (100 * reference.mean(metric)[0] for metric in ("overall", "hard", "easy"))
-    runs = {row.variant.name: len(row.seeds) for row in tables.rows}
+    shown = [row for row in tables.rows if row.variant.name in tables.comparisons and not _left_out(row, reference)]
+    spent = [costs(_config(row), _config(reference)) for row in shown]
+    with_costs = any(cost != (1, 1) for cost in spent)
+    heads = [head for head in HEADS if with_costs or head not in COST_HEADS]
     lines = []
-    for name, comparison in tables.comparisons.items():
-        if any(part in name for part in LEFT_OUT):
-            continue
-        thirds = comparison.groups["cross"]
-        deltas = (comparison.metrics["overall"].delta, thirds["hard"].delta, thirds["easy"].delta)
-        cells = (difference(d.value, d.low, d.high) for d in deltas)
-        lines.append((name, *cells, comparison.verdict.title, str(runs[name])))
+    for row, cost in zip(shown, spent, strict=True):
+        comparison = tables.comparisons[row.variant.name]
+        metrics, thirds = comparison.metrics, comparison.groups["cross"]
+        deltas = (c.delta for c in (metrics["overall"], thirds["hard"], thirds["easy"], metrics["worst"]))
+        cells = (
+            row.variant.name,
+            *(difference(d.value, d.low, d.high) for d in deltas),
+            *(f"{times:.2g}" for times in cost),
+            comparison.verdict.title,
+            str(len(row.seeds)),
+        )
+        lines.append(tuple(dict(zip(HEADS, cells, strict=True))[head] for head in heads))
     fitted = 100 * sum(reference.train_accuracy) / len(reference.train_accuracy)
     caption = (
         f"{note}. Cross-entropy: overall {overall:.1f} %, hard {hard:.1f} %, easy {easy:.1f} % (own ranking, runs: "
         f"{len(reference.seeds)}), training accuracy {fitted:.0f} %."
     )
-    return Table(title, caption, ("method", "Δ overall", "Δ hard", "Δ easy", "verdict", "runs"), tuple(lines))
+    return Table(title, caption, tuple(heads), tuple(lines))
+
+
+def _left_out(row: Row, reference: Row) -> bool:
+    name = row.variant.name
+    alone_longer = name.startswith(LONG_LOSSES) and reference.variant.name != LONG
+    return alone_longer or any(part in name for part in LEFT_OUT)
+
+
+def _config(row: Row) -> TrainConfig:
+    return row.variant.config(row.task, 0)
 
 
 def collapse_section(measured: Mapping[str, Measured]) -> str:

@@ -32,23 +32,21 @@ def suite() -> Suite:
         COMPACT,
         EMA,
         SWA,
-        Variant("cross_entropy, 3 × the epochs", settings=("epochs=90",), note="control of the ensemble: cost 3"),
+        Variant("cross_entropy, 3 × the epochs", settings=("epochs=90",), note="control of the ensemble"),
         Variant(
             "cross_entropy, ensemble of 2",
             settings=("stage=ensemble", "stage.members=2"),
-            note="cost 2, prediction too",
         ),
         Variant(
             "cross_entropy, ensemble of 3",
             settings=("stage=ensemble", "stage.members=3"),
-            note="cost 3, prediction too",
         ),
         *(
             Variant(
                 f"{loss.name}, ensemble of 3 + gap dial",
                 loss.method,
                 settings=("stage=ensemble", "stage.members=3", "stage.dial=1"),
-                note="the same with class offsets of strength 1; cost 3, prediction too",
+                note="the same with class offsets of strength 1",
             )
             for loss in (ERM, COMPACT)
         ),
@@ -56,7 +54,7 @@ def suite() -> Suite:
             "distillation of an ensemble of 3",
             "distillation",
             settings=("stage=ensemble_teacher", "stage.members=3"),
-            note="one network that learns from the ensemble; cost about 5",
+            note="one network that learns from the ensemble",
         ),
         MIXUP,
         CONFUSED_MIXUP,

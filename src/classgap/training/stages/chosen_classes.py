@@ -82,7 +82,8 @@ class AugmentClasses(MultiStage):
 
     When to use: augmentation that helps most classes and hurts some, or that hard classes lack.
     Expect: on balanced data, published for ImageNet (arXiv:2401.01764): weaker cropping for the classes that strong cropping
-    hurts gave them back part of the loss; not measured here. On long tails not measured.
+    hurts gave them back part of the loss; not measured here. Stronger augmentation of the hard third (RandAugment, fine-tuning,
+    one run) cost hard classes accuracy, and of a random third nearly as much (docs/evidence.md). On long tails not measured.
     Pitfalls: two runs; in a suite the first one is the run without the stage and is not repeated. The augmentation itself can
     tell the network the class: an image with the traces of a strong augmentation is of a chosen class. Compare with
     ``to=random``. With few validation samples the third is chosen partly by chance.
