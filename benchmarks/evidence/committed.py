@@ -37,7 +37,8 @@ MORE = "cross_entropy, more samples"  # the reference that is trained with the d
 EQUAL = (f"{COMPACT}{DIAL}, refit", f"{COMPACT}, more samples", f"{COMPACT}{DIAL}", f"cross_entropy{DIAL}, refit")
 LONG = "cross_entropy, 3 × the epochs"
 LONG_AUGMENTED = "cross_entropy + AutoAugment, 3 × the epochs"
-LONG_LOSSES = tuple(f"{name}, 3 × the epochs" for name in (MR2, "MR² released", COMPACT))
+AUGMENTED_LOSSES = tuple(f"{name} + AutoAugment, 3 × the epochs" for name in ("MR² released", COMPACT))
+LONG_LOSSES = (*(f"{name}, 3 × the epochs" for name in (MR2, "MR² released", COMPACT)), *AUGMENTED_LOSSES)
 EQUALLY_LONG = (
     *(LONG_AUGMENTED, *LONG_LOSSES),
     *(f"{name}, flipped views + gap dial" for name in (LONG, LONG_AUGMENTED, *LONG_LOSSES)),
@@ -117,9 +118,13 @@ def with_other_references(found: Found) -> dict[str, Found]:
     """Comparisons with cross-entropy at equal cost.
 
     *Equal samples*: cross-entropy is trained with the dial's validation samples as well. *Equal epochs*: both sides have
-    three times the epochs.
+    three times the epochs. *Equal augmentation*: both have AutoAugment too.
     """
-    return {"equal samples": turned_to(found, MORE, *EQUAL), "equal epochs": turned_to(found, LONG, *EQUALLY_LONG)}
+    return {
+        "equal samples": turned_to(found, MORE, *EQUAL),
+        "equal epochs": turned_to(found, LONG, *EQUALLY_LONG),
+        "equal augmentation": turned_to(found, LONG_AUGMENTED, *AUGMENTED_LOSSES),
+    }
 
 
 def all_measured(found: Found, superseded: Found, turned: Mapping[str, Found]) -> dict[str, Measured]:
