@@ -31,14 +31,15 @@ RULE = RULES["last"]
 Part = tuple[Suite, Mapping[str, Result], list[TaskTables]]
 Found = list[Part]
 MR2 = "MR²"
+RELEASED = "MR² released"
 COMPACT = "compact logits"
 DIAL = " + gap dial"
 MORE = "cross_entropy, more samples"  # the reference that is trained with the dial's validation samples too
 EQUAL = (f"{COMPACT}{DIAL}, refit", f"{COMPACT}, more samples", f"{COMPACT}{DIAL}", f"cross_entropy{DIAL}, refit")
 LONG = "cross_entropy, 3 × the epochs"
 LONG_AUGMENTED = "cross_entropy + AutoAugment, 3 × the epochs"
-AUGMENTED_LOSSES = tuple(f"{name} + AutoAugment, 3 × the epochs" for name in ("MR² released", COMPACT))
-LONG_LOSSES = (*(f"{name}, 3 × the epochs" for name in (MR2, "MR² released", COMPACT)), *AUGMENTED_LOSSES)
+AUGMENTED_LOSSES = tuple(f"{name} + AutoAugment, 3 × the epochs" for name in (RELEASED, COMPACT))
+LONG_LOSSES = (*(f"{name}, 3 × the epochs" for name in (MR2, RELEASED, COMPACT)), *AUGMENTED_LOSSES)
 EQUALLY_LONG = (
     *(LONG_AUGMENTED, *LONG_LOSSES),
     *(f"{name}, flipped views + gap dial" for name in (LONG, LONG_AUGMENTED, *LONG_LOSSES)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import figures
-from committed import COMPACT, DIAL, EQUAL, HERE, MR2, Found, Measured, filled, turned_to
+from committed import COMPACT, DIAL, EQUAL, HERE, MR2, RELEASED, Found, Measured, filled, turned_to
 from regimes import collapse_table
 from studies import geometry, ideas
 
@@ -24,6 +24,7 @@ def details_page(found: Found, superseded: Found, equal: Found, measured: Mappin
     """The text of the page; draws its pictures too."""
     tables = (
         _on_every_task(found, MR2, "MR² on every task"),
+        _on_every_task(found, RELEASED, "MR² released on every task"),
         _on_every_task(found, COMPACT, "Compact logits on every task"),
         _against_rivals(found),
         _after_training(found),
