@@ -186,9 +186,9 @@ class MR2Loss(ClassLoss):
     adjustment gives.
     Pitfalls: the pull slows training down. Fine-tuning EfficientNet-Lite0 for 3 epochs it lost two points overall and five on
     the hard third; after 9 epochs neither loss nor gain could be shown there (three runs each). Values of ``lam`` do not
-    transfer between temperatures. The published setting (``temperature=1``, ``lam=0.5``) stopped training on every data set
-    tried here. A mean margin of 2 acts as a temperature of 2: compare with ``margins="uniform"``. A class needs at least two
-    samples in a batch for a pull.
+    transfer between temperatures. The published setting (``temperature=1``, ``lam=0.5``) stopped training wherever
+    features were trained and not scaled to unit length. A mean margin of 2 acts as a temperature of 2: compare with
+    ``margins="uniform"``. A class needs at least two samples in a batch for a pull.
 
     Args:
         num_classes: Number of classes :math:`K`.

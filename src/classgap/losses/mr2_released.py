@@ -69,9 +69,11 @@ class ReleasedMR2Loss(ClassLoss):
     builds a new loss in every epoch, which forgets the statistics, and updates them while validating.
 
     When to use: to compare with results of the authors' code. Use :class:`MR2Loss` to train a model.
-    Expect: on balanced data with the script's ``lam=0.1`` a difference to cross-entropy that could not be measured;
-    on long tails no help, as it does not use class counts.
-    Pitfalls: ``c_bar`` of 2 acts as a temperature of 2.
+    Expect: on balanced data with the script's ``lam=0.1`` about one point with a hidden layer on frozen embeddings; with
+    ResNet-20 on CIFAR-100 no change of the hard third that could be shown; on long tails no help, as it does not use class
+    counts.
+    Pitfalls: fine-tuning EfficientNet-Lite0 for 3 epochs, each of three runs lost more than 20 points. ``c_bar`` of 2 acts as a
+    temperature of 2.
 
     Args:
         c_bar: :math:`\bar c`; by default 2 for the CIFAR file, which reads a name that is never set, and 1 for the ImageNet file,
