@@ -33,8 +33,8 @@ from classgap.suites import Suite, Task
 from classgap.training import TrainConfig
 
 _SMALL = (ERM, RERUN, MR2, MR2_CONSTANT, COMPACT, SMOOTHING)
-# Also trained for three times the epochs, in which cross-entropy fits the training images.
 _RELEASED = MR2_FORMS[2]
+# Also trained for three times the epochs, in which cross-entropy fits the training images.
 _LONG = (
     *(MR2, _RELEASED, COMPACT),
     *(
