@@ -24,7 +24,7 @@ from evidence_common import (
     remedies_of_fitted,
 )
 
-from classgap.suites import Suite, Task
+from classgap.suites import Suite, Task, Variant
 from classgap.training import TrainConfig
 
 
@@ -50,6 +50,12 @@ def suite() -> Suite:
     fewer = fitted.override(["data.per_class=60", "data.spare=30"])
     to_the_end = (RERUN, MR2, COMPACT, SMOOTHING, *FITTED)
     others = (variant for variant in (*mr2_regime(), *remedies(tuned.epochs)) if variant not in (ERM, *to_the_end))
+    # As expensive to train as the distillation of an ensemble of 2: two teachers, their predictions, and the pupil.
+    equal_cost = Variant(
+        "cross_entropy, 33 epochs",
+        settings=("epochs=33",),
+        note="control of the distillation: the same cost of training",
+    )
     short, long, small = "EfficientNet-Lite0", "EfficientNet-Lite0, 9 epochs", "EfficientNet-Lite0, 60 images per class"
     return Suite(
         "finetune",
@@ -61,7 +67,7 @@ def suite() -> Suite:
         variants=(
             ERM,
             *only_on((short, long), *to_the_end),
-            *only_on((long,), after_training(ERM), after_training(COMPACT), *remedies_of_fitted()),
+            *only_on((long,), after_training(ERM), after_training(COMPACT), *remedies_of_fitted(), equal_cost),
             *only_on((short,), *others),
             *only_on((small,), *more_labels(classes=100, spare=30)),
         ),

@@ -13,8 +13,10 @@ from evidence_common import (
     COMPACT,
     DATA,
     ERM,
+    FITTED,
     HEADLINE_SEEDS,
     RERUN,
+    SWA,
     after_training,
     only_on,
     remedies,
@@ -29,7 +31,8 @@ def suite() -> Suite:
         ["data=npz:cifar10_500per.npz", "data.augment=crop,flip", "model=wrn-10-1", "epochs=30", "batch=128"]
     )
     fitting = base.override(["model=resnet20", "epochs=100", "precision=bf16-mixed"])
-    autoaugment = AUGMENTED[0]
+    autoaugment, randaugment, *_, cutmix = AUGMENTED
+    of_small = (variant for variant in remedies(base.epochs) if variant not in FITTED)
     return Suite(
         "remedies_images",
         tasks=(
@@ -39,9 +42,10 @@ def suite() -> Suite:
         variants=(
             ERM,
             RERUN,
-            *only_on(("wrn-10-1",), COMPACT, *remedies(base.epochs)),
+            *only_on(("wrn-10-1",), COMPACT, *of_small),
+            *FITTED,
             autoaugment,
-            *only_on(("resnet20",), after_training(ERM), after_training(autoaugment)),
+            *only_on(("resnet20",), randaugment, cutmix, SWA, after_training(ERM), after_training(autoaugment)),
         ),
         seeds=HEADLINE_SEEDS,
         about=__doc__.split("\n", 1)[0],
