@@ -230,7 +230,7 @@ def test_refusals_of_tables():
 
 
 def test_an_interval_that_does_not_decide_is_marked():
-    """The sentence shows plain intervals, the verdict allows for four questions: where they differ, it says so."""
+    """The sentence shows plain intervals, the verdict is corrected for four tests: where they differ, it says so."""
     shown = {
         "hard": Estimate(0.034, 0.01, 0.057),
         "easy": Estimate(0.0, -0.01, 0.01),

@@ -105,11 +105,11 @@ def regime_tables(found: Found, equally_long: Found) -> str:
 
 HEAD = """\
 Differences to the mean of all runs of cross-entropy in points, with 95 % intervals over test samples and seeds; ↑ ↓ where the
-interval leaves out 0. Hard and easy are cross-fitted thirds. For a method with one run the variation between seeds is taken from
+interval excludes 0. Hard and easy are cross-fitted thirds. For a method with one run the variation between seeds is taken from
 the runs of cross-entropy; where that has one run too, a difference is one between two trained networks, not between two methods.
-*Re-run* is cross-entropy with other seeds: what chance alone does. The verdict allows for four tests per row, the arrows do not,
-so a row with arrows may have no significant change. Costs are in runs of cross-entropy, as the settings tell; a class that gets
-more labels or another augmentation because it is hard is chosen by a first run, which counts.
+*Re-run* is cross-entropy with other seeds: what chance alone does. The verdict is corrected for four tests per row, the arrows
+are not, so a row with arrows may have no significant change. Costs are in runs of cross-entropy, as the settings tell; where hard
+classes get more labels or another augmentation, the first run that finds these classes counts too.
 """
 
 

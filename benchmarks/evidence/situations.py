@@ -128,8 +128,8 @@ ADVICE = (
 )
 HEADS = ("situation", "what to do", "Δ overall", "Δ hard", "Δ easy", "runs")
 CAPTION = (
-    "Differences to cross-entropy in points, with 95 % intervals over test samples and seeds; ↑ ↓ where the interval leaves "
-    "out 0. Hard and easy are cross-fitted thirds of the classes. The sections below say on which data."
+    "Differences to cross-entropy in points, with 95 % intervals over test samples and seeds; ↑ ↓ where the interval "
+    "excludes 0. Hard and easy are cross-fitted thirds of the classes. The sections below say on which data."
 )
 PICTURE = "Change of the accuracy of hard and easy classes in every situation, with 95 % intervals"
 # The recipes of MR²; each row needs data or a GPU that these runs did not have.

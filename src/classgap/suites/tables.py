@@ -213,9 +213,9 @@ def _difference_table(
     over = "samples and seeds" if seeds > 1 else "samples only, not over training runs"
     caption = (
         f"Difference to {suite.reference} in points, same test samples, with {CONFIDENCE:.0%} interval over {over} "
-        f"({_seeds(rows)}); ↑ ↓ where it leaves out 0. The verdict rests on the cross-fitted thirds and allows for asking four "
-        f"questions; of many variants a few look different by chance. Reference ranking: {RANKINGS['reference']}. "
-        f"Epoch: {rule.meaning}."
+        f"({_seeds(rows)}); ↑ ↓ where it excludes 0. The verdict uses the cross-fitted thirds and is corrected for four tests "
+        f"per row, not for the number of rows: of many variants a few look different by chance. Reference ranking: "
+        f"{RANKINGS['reference']}. Epoch: {rule.meaning}."
     )
     heads = ("variant", "runs", *(heading for heading, _, _ in _DIFFERENCES), "verdict")
     return Table(f"{task.name}: difference to {suite.reference}", caption, heads, tuple(lines))
@@ -239,7 +239,7 @@ def _plus_minus(value: float, half: float) -> str:
 
 
 def difference(value: float, low: float, high: float) -> str:
-    """A difference in points with its interval and an arrow where that leaves out 0.
+    """A difference in points with its interval and an arrow where the interval excludes 0.
 
     Example:
         >>> difference(0.012, 0.002, 0.022), difference(-0.001, -0.01, 0.008)
