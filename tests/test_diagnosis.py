@@ -154,7 +154,7 @@ def test_planted_scatter_is_found(seed):
     assert why.number == pytest.approx(1.5, abs=0.15)
     assert f"rank 1 of {K}" in why.sentence
     assert "train longer first" in why.remedy
-    assert "On frozen features, train with `CompactLogitsLoss`" in why.remedy
+    assert "On frozen features, train a hidden layer with `CompactLogitsLoss`" in why.remedy
 
 
 @pytest.mark.parametrize("seed", range(3))

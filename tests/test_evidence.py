@@ -11,8 +11,8 @@ from types import ModuleType
 
 import pytest
 
-from classgap.measure.diagnostics.causes.signals import AUGMENT, FINETUNE, TRAIN_LONGER
-from classgap.recipes import smaller_gap_finetuning, smaller_gap_images
+from classgap.measure.diagnostics.causes.signals import AUGMENT, FEATURES, FINETUNE, TRAIN_LONGER
+from classgap.recipes import smaller_gap_features, smaller_gap_finetuning, smaller_gap_images
 from classgap.suites import Suite, load_suite, read_results
 from classgap.suites.jobs import JobFolder, complete
 from classgap.suites.records import archive_of, read_records
@@ -183,21 +183,29 @@ IMAGES = (
 
 
 FINETUNED = "CompactLogitsLoss, then mirrored views and a gap dial of strength 1"
+HIDDEN = "CompactLogitsLoss, then gap dial and refit; as many samples on both sides"
+TEXTS = "CompactLogitsLoss on the features of a sentence encoder"
 
 
 def test_the_remedies_of_the_audit_quote_what_was_measured() -> None:
-    longer = [hard for _, hard, _ in deltas("train for three times the epochs (cost × 3)")]
+    longer, hidden = (
+        [hard for _, hard, _ in deltas(action)] for action in ("train for three times the epochs (cost × 3)", HIDDEN)
+    )
     augmented, finetuned = (
         [cell for action in actions for _, hard, easy in deltas(action) for cell in (hard, easy)]
         for actions in (IMAGES, (FINETUNED,))
     )
-    for text, cells in ((TRAIN_LONGER, longer), (AUGMENT, augmented), (FINETUNE, finetuned)):
+    for text, cells in ((TRAIN_LONGER, longer), (AUGMENT, augmented), (FINETUNE, finetuned), (FEATURES, hidden)):
         assert sorted(int(number) for number in re.findall(r"\+(\d+)", text)) == sorted(map(points, cells))
 
 
 @pytest.mark.parametrize(
     ("recipe", "action"),
-    [*((smaller_gap_images, action) for action in IMAGES), (smaller_gap_finetuning, FINETUNED)],
+    [
+        *((smaller_gap_images, action) for action in IMAGES),
+        (smaller_gap_finetuning, FINETUNED),
+        *((smaller_gap_features, action) for action in (HIDDEN, TEXTS)),
+    ],
 )
 def test_a_recipe_of_ours_quotes_what_was_measured(recipe: ModuleType, action: str) -> None:
     (cells,) = deltas(action)

@@ -12,7 +12,20 @@ from __future__ import annotations
 
 import dataclasses
 
-from evidence_common import HEADLINE_SEEDS, PREPARED, mr2_regime
+from evidence_common import (
+    COMPACT,
+    DIALLED,
+    ERM,
+    HEADLINE_SEEDS,
+    PREPARED,
+    REFITTED,
+    after_training,
+    ensembles_of_2,
+    longer,
+    more_samples,
+    mr2_regime,
+    only_on,
+)
 
 from classgap.suites import Suite, Task, Variant
 from classgap.training import TrainConfig
@@ -31,6 +44,16 @@ def _without_counts(variant: Variant) -> Variant:
     if variant.method not in ("mr2", "mr2_published", "compact_logits"):
         return variant
     return dataclasses.replace(variant, params={**variant.params, "class_counts": None})
+
+
+def _remedies(epochs: int) -> tuple[Variant, ...]:
+    """What may help a fine-tuned encoder besides a loss."""
+    return (
+        after_training(ERM, images=False),
+        *longer(ERM, epochs, images=False),
+        *ensembles_of_2(images=False),
+        *longer(_without_counts(COMPACT), epochs, images=False),
+    )
 
 
 def suite() -> Suite:
@@ -73,6 +96,8 @@ def suite() -> Suite:
             *map(_without_counts, regime),
             *counted,
             Variant("logit adjustment", "logit_adjusted", note=COUNTS),
+            *only_on(("frozen, hidden layer",), *map(_without_counts, (*DIALLED, *REFITTED, *more_samples()))),
+            *only_on(("fine-tuned",), *_remedies(tuned.epochs)),
         ),
         seeds=HEADLINE_SEEDS,
         about=__doc__.split("\n", 1)[0],

@@ -7,10 +7,10 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from classgap.measure import Comparison
+from classgap.measure import Comparison, compare
 from classgap.measure.statistics.groups import THIRDS
 from classgap.suites import RULES, Result, Suite, Variant, load_suite, read_results
-from classgap.suites.tables import TaskTables, difference, suite_tables
+from classgap.suites.tables import Row, TaskTables, difference, suite_tables
 
 HERE = Path(__file__).resolve().parent
 SUITES = (
@@ -44,6 +44,8 @@ EQUALLY_LONG = (
     *(LONG_AUGMENTED, *LONG_LOSSES),
     *(f"{name}, flipped views + gap dial" for name in (LONG, LONG_AUGMENTED, *LONG_LOSSES)),
 )
+# Task and variant against cross-entropy of another task of the suite, whose test samples are the same in the same order.
+ACROSS_TASKS = (("banking77", "frozen, hidden layer", COMPACT, "fine-tuned"),)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +133,23 @@ def with_other_references(found: Found) -> dict[str, Found]:
 def all_measured(found: Found, superseded: Found, turned: Mapping[str, Found]) -> dict[str, Measured]:
     """Every comparison as ``suite:task/variant``, or ``suite:task/variant, equal samples`` where that has another reference."""
     others = {f"{name}, {how}": one for how, part in turned.items() for name, one in _by_name(part).items()}
-    return {**_by_name(superseded), **_by_name(found), **others}
+    return {**_by_name(superseded), **_by_name(found), **others, **_across_tasks(found)}
+
+
+def _across_tasks(found: Found) -> dict[str, Measured]:
+    """Comparisons with cross-entropy of another task as ``suite:task/variant, against other task``."""
+    rows: dict[tuple[str, str, str], Row] = {
+        (suite.name, table.task.name, row.variant.name): row
+        for suite, _, tables in found
+        for table in tables
+        for row in table.rows
+    }
+    made = {}
+    for suite, task, variant, other in ACROSS_TASKS:
+        row, reference = rows[suite, task, variant], rows[suite, other, "cross_entropy"]
+        comparison = compare(reference.reports, row.reports)
+        made[f"{suite}:{task}/{variant}, against {other}"] = Measured(comparison, len(row.seeds))
+    return made
 
 
 def _by_name(found: Found) -> dict[str, Measured]:

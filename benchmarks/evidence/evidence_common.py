@@ -232,18 +232,19 @@ _VIEWS = "predict.augment=flip"
 _DIAL = ("stage=gap_dial", "stage.strength=1", "stage.ridge=1")
 
 
-def after_training(before: Variant) -> Variant:
-    """What may be added to a finished network: mirrored views, and class offsets of a fixed strength."""
+def after_training(before: Variant, *, images: bool = True) -> Variant:
+    """What may be added to a finished network: mirrored views of images, and class offsets of a fixed strength."""
+    offsets = "class offsets of strength 1 fitted on the validation set"
     return Variant(
-        f"{before.name}, flipped views + gap dial",
+        f"{before.name}, flipped views + gap dial" if images else f"{before.name} + gap dial, strength 1",
         before.method,
         before.params,
-        settings=(*before.settings, _VIEWS, *_DIAL),
-        note="mean over image and mirror image, with class offsets of strength 1 fitted on the validation set",
+        settings=(*before.settings, *([_VIEWS] if images else []), *_DIAL),
+        note=f"mean over image and mirror image, with {offsets}" if images else offsets,
     )
 
 
-def longer(before: Variant, epochs: int) -> tuple[Variant, Variant]:
+def longer(before: Variant, epochs: int, *, images: bool = True) -> tuple[Variant, Variant]:
     """Three times the epochs, the control of ensembles of 3, and the same with all that may be added after training."""
     long = Variant(
         f"{before.name}, 3 × the epochs",
@@ -251,7 +252,7 @@ def longer(before: Variant, epochs: int) -> tuple[Variant, Variant]:
         before.params,
         settings=(*before.settings, f"epochs={3 * epochs}"),
     )
-    return long, after_training(long)
+    return long, after_training(long, images=images)
 
 
 def _ensemble(members: int, *settings: str, note: str = "") -> Variant:
@@ -276,12 +277,11 @@ CONFUSED_MIXUP = Variant(
 )
 
 
-def ensembles_of_2() -> tuple[Variant, Variant]:
+def ensembles_of_2(*, images: bool = True) -> tuple[Variant, Variant]:
     """Two networks, and the same with all that may be added after training."""
-    return (
-        _ensemble(2),
-        _ensemble(2, _VIEWS, "stage.dial=1", note="mirrored views, class offsets of strength 1"),
-    )
+    offsets = "class offsets of strength 1"
+    with_all = _ensemble(2, _VIEWS, "stage.dial=1", note=f"mirrored views, {offsets}")
+    return _ensemble(2), with_all if images else _ensemble(2, "stage.dial=1", note=offsets)
 
 
 # Remedies for a network that fits its training images as well as for one that does not.

@@ -108,8 +108,19 @@ ADVICE = (
     Advice("", "MR2Loss", "embeddings:linear/MR²"),
     Advice("frozen features, cosine head (CLIP)", "CompactLogitsLoss", "cosine:hidden layer/compact logits"),
     Advice("", "MR2Loss.published, λ=0.5", "cosine:hidden layer/MR² published, λ=0.5"),
-    Advice("text, frozen encoder, hidden layer", "CompactLogitsLoss", "banking77:frozen, hidden layer/compact logits"),
-    Advice("text, encoder fine-tuned", "cross-entropy; not CompactLogitsLoss", "banking77:fine-tuned/compact logits"),
+    Advice(
+        "text, frozen encoder, hidden layer",
+        "CompactLogitsLoss on the features of a sentence encoder",
+        "banking77:frozen, hidden layer/compact logits",
+        readme=True,
+    ),
+    Advice(
+        "text, encoder fine-tuned",
+        "instead a frozen encoder, a hidden layer and CompactLogitsLoss",
+        "banking77:frozen, hidden layer/compact logits, against fine-tuned",
+        readme=True,
+    ),
+    Advice("", "cross-entropy; not CompactLogitsLoss", "banking77:fine-tuned/compact logits"),
     Advice("", "cross-entropy; not MR2Loss", "banking77:fine-tuned/MR²"),
     Advice(
         "long tail, 400 to 4 samples per class",

@@ -48,6 +48,10 @@ FINETUNE = (
     "If a fine-tuned network fits its training images, train it with `CompactLogitsLoss`, predict with mirrored views and add a "
     "gap dial (`classgap train smaller_gap_finetuning`): +2 points for the hard and +1 for the easy third on CIFAR-100."
 )
+FEATURES = (
+    "On frozen features, train a hidden layer with `CompactLogitsLoss` and a gap dial (`classgap train smaller_gap_features`): "
+    "+4 points for the hard third on CIFAR-100, and easy classes did not lose."
+)
 
 
 @dataclass(frozen=True)
@@ -233,8 +237,7 @@ def scatter(table: ClassErrors, spread: Spread) -> Signal:
             )
         )
         remedy = (
-            f"{TRAIN_LONGER} {AUGMENT} {FINETUNE} On frozen features, train with `CompactLogitsLoss`, which makes classes "
-            "compact. Check whether the class contains several kinds of objects."
+            f"{TRAIN_LONGER} {AUGMENT} {FINETUNE} {FEATURES} Check whether the class contains several kinds of objects."
         )
         return Cause("scattered", "Large spread of the features", float(ratio[k]), float(p_values[k]), sentence, remedy)
 
