@@ -170,21 +170,24 @@ def test_bench_of_a_recipe_compares_it_with_cross_entropy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "first"),
+    ("name", "first", "all_of_them"),
     [
-        ("smaller_gap_images", {"augment": ("crop", "flip", "autoaugment")}),
-        ("smaller_gap_finetuning", {}),
-        ("smaller_gap_features", {}),
+        ("smaller_gap_images", {"augment": ("crop", "flip", "autoaugment")}, {}),
+        ("smaller_gap_finetuning", {}, {}),
+        ("smaller_gap_features", {}, {"val_fraction": 0.1}),  # the others train on these samples from the start
     ],
 )
-def test_a_recipe_may_state_what_it_is_compared_with(name: str, first: dict[str, Any]) -> None:
+def test_a_recipe_may_state_what_it_is_compared_with(
+    name: str, first: dict[str, Any], all_of_them: dict[str, Any]
+) -> None:
     """With the same training, with one remedy and with all of them."""
     suite = load_suite(name)
     plain, _, one, ours = (job.config for job in suite.jobs([0]))
     assert plain == complete(suite.tasks[0].config)
     assert plain.method.name == "cross_entropy"
     assert one.data == dataclasses.replace(plain.data, **first)
-    assert one == dataclasses.replace(ours, stage=one.stage, predict=one.predict)
+    assert ours.data == dataclasses.replace(one.data, **all_of_them)
+    assert one == dataclasses.replace(ours, data=one.data, stage=one.stage, predict=one.predict)
     assert (one.stage.name, ours.stage.name) == ("none", "gap_dial")
     assert ours.slug == complete(load_recipe(name)).slug
 

@@ -25,6 +25,7 @@ from classgap.training.recipes import build
 
 PLAIN = ("data=digits", "data.augment=none", "model=mlp-512", "optim.lr=0.05", "epochs=30", "batch=128")
 DIAL = ("stage=gap_dial", "stage.refit=true")
+ALL_SAMPLES = "data.val_fraction=0"  # the network behind the dial is trained on all samples in the end
 
 
 def config(quick: bool = False) -> TrainConfig:
@@ -33,10 +34,11 @@ def config(quick: bool = False) -> TrainConfig:
 
 
 def suite() -> Suite:
-    """The remedies beside the same training without them."""
+    """The remedies beside the same training without them, with as many samples."""
+    held_out = f"data.val_fraction={build(PLAIN, quick=False).data.val_fraction:g}"
     return compared(
         "smaller_gap_features",
-        build(PLAIN, quick=False),
+        build((*PLAIN, ALL_SAMPLES), quick=False),
         Variant("compact logits", "compact_logits"),
-        Variant("compact logits, gap dial, refit", "compact_logits", settings=DIAL),
+        Variant("compact logits, gap dial, refit", "compact_logits", settings=(held_out, *DIAL)),
     )
