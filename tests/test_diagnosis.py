@@ -96,8 +96,8 @@ def test_planted_confusion_is_found(seed):
     assert why.classes[0] == 7
     assert why.number == pytest.approx(there / errors)
     assert f"({there} of {errors}) are predictions of 'class 7'" in why.sentence
-    assert "classgap fix" in why.remedy
-    assert "offsets per class move the boundary" in why.remedy  # one way only: an offset helps
+    assert "classgap fix" in " ".join(why.remedies)
+    assert "offsets per class move the boundary" in " ".join(why.remedies)  # one way only: an offset helps
 
 
 def test_confusion_both_ways_is_no_case_for_offsets():
@@ -110,7 +110,28 @@ def test_confusion_both_ways_is_no_case_for_offsets():
     for a, b in ((3, 7), (7, 3)):
         why = cause(found, a, "confused")
         assert why.classes[0] == b
-        assert "help one of the two classes and harm the other" in why.remedy
+        assert "help one of the two classes and harm the other" in " ".join(why.remedies)
+
+
+@pytest.mark.parametrize(
+    ("there", "back", "title"),
+    [
+        (6, 0, "Confused in one direction"),
+        (6, 6, "Confused in both directions"),
+        (6, 4, "Confused in both directions"),
+        (3, 0, "Confused, too few errors to tell the direction"),
+        (4, 1, "Confused, too few errors to tell the direction"),
+    ],
+)
+def test_both_directions_are_not_claimed_from_a_few_errors_in_one(there, back, title):
+    counts = 40 * np.eye(100, dtype=int)
+    counts[3, 3], counts[3, 7] = 40 - there, there
+    counts[7, 7], counts[7, 3] = 40 - back, back
+    (found,) = diagnose(counts, [3], [f"class {k}" for k in range(100)])
+    (why,) = found.causes
+    assert why.title == title
+    assert f"In the other direction: {back} of {back} errors" in why.sentence
+    assert ("offsets per class help" in " ".join(why.remedies)) == ("too few" in title)
 
 
 def test_confusion_with_a_class_without_samples_claims_no_other_direction():
@@ -153,8 +174,8 @@ def test_planted_scatter_is_found(seed):
     why = cause(found, 4, "scattered")
     assert why.number == pytest.approx(1.5, abs=0.15)
     assert f"rank 1 of {K}" in why.sentence
-    assert "train longer first" in why.remedy
-    assert "On frozen features, train a hidden layer with `CompactLogitsLoss`" in why.remedy
+    assert "train longer first" in " ".join(why.remedies)
+    assert "On frozen features, train a hidden layer with `CompactLogitsLoss`" in " ".join(why.remedies)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -171,7 +192,7 @@ def test_planted_label_noise_is_found(seed):
     assert np.isin(why.samples, wrong).mean() > 0.9
     assert len(why.samples) >= 10
     assert found[6].causes[0] is why  # labels come first
-    assert "check the labels of the listed samples" in why.remedy
+    assert "check the labels of the listed samples" in " ".join(why.remedies)
 
 
 def test_label_noise_from_probabilities_and_from_overconfident_scores():
@@ -202,7 +223,7 @@ def test_planted_scarcity_is_found(seed):
     why = cause(found, 9, "few_samples")
     assert why.number == 15
     assert "15 training samples, while the median class has 500" in why.sentence
-    assert "logit adjustment" in why.remedy
+    assert "logit adjustment" in " ".join(why.remedies)
 
 
 def test_scarcity_shows_over_all_classes_even_if_none_falls_out():
@@ -239,7 +260,7 @@ def test_planted_neighbours_are_found(seed):
     assert set(why.classes) <= {2, 8}
     # The best boundary between two unit Gaussians 0.35 · 4 √2 apart errs on Φ(−0.99) = 16 %; 160 trials.
     assert why.number == pytest.approx(0.16, abs=0.08)
-    assert "Offsets cannot separate" in why.remedy
+    assert "Offsets cannot separate" in " ".join(why.remedies)
 
 
 def test_a_class_within_noise_says_so_and_an_absent_one_too():

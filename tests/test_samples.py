@@ -91,13 +91,13 @@ def test_every_mistake_has_its_suspected_cause() -> None:
     assert report.mislabelled(below=0.9).height > suspected.height
 
 
-def test_causes_with_the_same_title_have_the_same_remedy() -> None:
+def test_causes_with_the_same_title_have_the_same_remedies() -> None:
     report, _, _ = confused_report()
     causes = [cause for diagnosis in report.diagnoses for cause in diagnosis.causes]
     assert len({cause.title for cause in causes}) > 1
-    remedies: dict[str, set[str]] = {}
+    remedies: dict[str, set[tuple[str, ...]]] = {}
     for cause in causes:
-        remedies.setdefault(cause.title, set()).add(cause.remedy)
+        remedies.setdefault(cause.title, set()).add(cause.remedies)
     assert all(len(found) == 1 for found in remedies.values())
 
 

@@ -228,7 +228,7 @@ def _cause(cause: Cause, report: AuditReport) -> dict[str, Any]:
     rows = cause.samples[:_SAMPLES_NAMED]
     named = [f"row {row if numbers is None else numbers[row]}" if ids is None else str(ids[row]) for row in rows]
     more = ["…"] if len(cause.samples) > _SAMPLES_NAMED else []
-    return {"title": cause.title, "sentence": cause.sentence, "remedy": cause.remedy, "samples": named + more}
+    return {"title": cause.title, "sentence": cause.sentence, "remedies": cause.remedies, "samples": named + more}
 
 
 def _tile(metrics: Mapping[str, Estimate], name: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Causes of the low accuracy of hard classes: only those with significant evidence, each with a number and a remedy."""
+"""Causes of the low accuracy of hard classes: only those with significant evidence, each with a number and remedies."""
 
 from __future__ import annotations
 

@@ -51,14 +51,14 @@ def wrong_labels(scores: Floats, y_true: Ints, names: tuple[str, ...], kind: Sco
             f"{observed[k]} samples the model is confident of another class, most often '{names[rivals[0]]}'; "
             f"{allowed[k]:.1f} such samples are expected."
         )
-        remedy = "First check the labels of the listed samples; the most suspicious come first."
+        remedies = ("First check the labels of the listed samples; the most suspicious come first.",)
         return Cause(
             "mislabelled",
             "Probably wrong labels",
             float(extra[k] / support[k]),
             float(p_values[k]),
             sentence,
-            remedy,
+            remedies,
             classes=tuple(int(j) for j in rivals),
             samples=tuple(int(i) for i in rows[:LISTED]),
         )

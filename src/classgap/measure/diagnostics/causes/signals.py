@@ -52,6 +52,7 @@ FEATURES = (
     "On frozen features, train a hidden layer with `CompactLogitsLoss` and a gap dial (`classgap train smaller_gap_features`): "
     "+4 points for the hard third on CIFAR-100, and easy classes did not lose."
 )
+MERGE = "Merge the two classes if the difference does not matter."
 
 
 @dataclass(frozen=True)
@@ -60,11 +61,11 @@ class Cause:
 
     Attributes:
         kind: Short code of the cause.
-        title: The cause in a few words. Causes with the same title have the same remedy.
+        title: The cause in a few words. Causes with the same title have the same remedies.
         number: The evidence as a number: a share, a ratio or a count; the sentence says which.
         p_value: p-value before the correction for the number of classes.
         sentence: The evidence in plain English.
-        remedy: What to try.
+        remedies: What to try, most promising first, and what does not help.
         classes: Other classes involved, most important first.
         samples: Rows to check (suspected wrong labels), most suspicious first.
     """
@@ -74,7 +75,7 @@ class Cause:
     number: float
     p_value: float
     sentence: str
-    remedy: str
+    remedies: tuple[str, ...]
     classes: tuple[int, ...] = ()
     samples: tuple[int, ...] = ()
 
@@ -159,8 +160,6 @@ def _most_frequent(matrix: Any, count: int) -> tuple[Ints, Ints, Ints]:
 
 
 def _word_confusion(table: ClassErrors, k: int, partners: list[int], p_value: float) -> Cause:
-    from scipy.stats import binom
-
     rival, errors, names = partners[0], table.errors, table.names
     there, back = int(table.off_diagonal[k, rival]), int(table.off_diagonal[rival, k])
     also = [f"'{names[j]}' ({percent(table.off_diagonal[k, j] / errors[k])})" for j in partners[1:]]
@@ -173,26 +172,39 @@ def _word_confusion(table: ClassErrors, k: int, partners: list[int], p_value: fl
             else f". '{names[rival]}' has no samples here, so the other direction is not known."
         )
     )
-    share = table.support[k] / (table.support[k] + table.support[rival])
-    # One direction: at least twice the rate of the other direction, and significant.
-    expected = share * back / max(1 - share, 1e-12)
+    title, remedies = _direction(table, k, rival)
+    return Cause("confused", title, float(there / errors[k]), p_value, sentence, remedies, classes=tuple(partners))
+
+
+def _direction(table: ClassErrors, k: int, rival: int) -> tuple[str, tuple[str, ...]]:
+    """Whether the two classes are confused in one direction or in both, and what to try."""
+    from scipy.stats import binom
+
     if not table.support[rival]:
-        title = "Confused with a class without samples"
-        remedy = (
-            f"Check whether '{names[rival]}' occurs where the model is used: if not, leave it out of the choice (an offset "
-            "of minus infinity); otherwise add samples of it to the test set."
+        name = table.names[rival]
+        return "Confused with a class without samples", (
+            f"Check whether '{name}' occurs where the model is used: if not, leave it out of the choice (an offset of minus "
+            "infinity); otherwise add samples of it to the test set.",
         )
-    elif there >= 2 * expected and binom.sf(there - 1, there + back, share) < 0.05:
-        title = "Confused in one direction"
-        remedy = "`classgap fix`: offsets per class move the boundary to the class that is predicted instead."
-    else:
-        title = "Confused in both directions"
-        remedy = (
-            f"Offsets would help one of the two classes and harm the other. {TRAIN_LONGER} Then try inputs of higher resolution, "
-            "more samples of the two classes, and on frozen features `CompactLogitsLoss`; or merge the two classes if the "
-            "difference does not matter."
+    there, back = int(table.off_diagonal[k, rival]), int(table.off_diagonal[rival, k])
+    share = table.support[k] / (table.support[k] + table.support[rival])
+    mainly_there = there >= 2 * share * back / max(1 - share, 1e-12)  # at least twice the rate of the other direction
+    if mainly_there and binom.sf(there - 1, there + back, share) < 0.05:
+        return "Confused in one direction", (
+            "`classgap fix`: offsets per class move the boundary to the class that is predicted instead.",
         )
-    return Cause("confused", title, float(there / errors[k]), p_value, sentence, remedy, classes=tuple(partners))
+    both_ways = (
+        TRAIN_LONGER,
+        "Try inputs of higher resolution, more samples of the two classes, and on frozen features `CompactLogitsLoss`.",
+        MERGE,
+    )
+    if mainly_there:
+        offsets = "If the confusion is in one direction, offsets per class help: `classgap fix` tries them on held-out samples."
+        return "Confused, too few errors to tell the direction", (*both_ways, offsets)
+    return "Confused in both directions", (
+        *both_ways,
+        "Offsets would help one of the two classes and harm the other.",
+    )
 
 
 def under_prediction(table: ClassErrors) -> Signal:
@@ -208,8 +220,8 @@ def under_prediction(table: ClassErrors) -> Signal:
             f"Predicted too rarely: {_many(table.predicted[k], 'prediction')} for {_many(table.support[k], 'sample')} "
             f"({missed[k]} missed, {false[k]} wrongly predicted)."
         )
-        remedy = "`classgap fix`: an offset, fitted on held-out predictions, raises its score."
-        return Cause("underpredicted", "Predicted too rarely", ratio, float(p_values[k]), sentence, remedy)
+        remedies = ("`classgap fix`: an offset, fitted on held-out predictions, raises its score.",)
+        return Cause("underpredicted", "Predicted too rarely", ratio, float(p_values[k]), sentence, remedies)
 
     return Signal(p_values, table.predicted <= UNDERPREDICTED * table.support, cause)
 
@@ -236,10 +248,11 @@ def scatter(table: ClassErrors, spread: Spread) -> Signal:
                 else ")."
             )
         )
-        remedy = (
-            f"{TRAIN_LONGER} {AUGMENT} {FINETUNE} {FEATURES} Check whether the class contains several kinds of objects."
+        several = "Check whether the class contains several kinds of objects."
+        remedies = (TRAIN_LONGER, AUGMENT, FINETUNE, FEATURES, several)
+        return Cause(
+            "scattered", "Large spread of the features", float(ratio[k]), float(p_values[k]), sentence, remedies
         )
-        return Cause("scattered", "Large spread of the features", float(ratio[k]), float(p_values[k]), sentence, remedy)
 
     material = (rank <= max(1, total // 10)) & (ratio >= SPREAD_RATIO)
     return Signal(np.where(contradicted, np.nan, p_values), material, cause)
@@ -266,12 +279,14 @@ def crowding(table: ClassErrors, geometry: Geometry) -> Signal:
             f"closeness): a linear boundary between the two classes has {percent(error[k])} of their samples on the wrong side; "
             f"for the median class it is {percent(usual)}."
         )
-        remedy = (
-            f"Offsets cannot separate classes that overlap. {TRAIN_LONGER} Then use inputs of higher resolution or a stronger "
-            "backbone, or merge the two classes if the difference does not matter."
+        remedies = (
+            TRAIN_LONGER,
+            "Use inputs of higher resolution or a stronger backbone.",
+            MERGE,
+            "Offsets cannot separate classes that overlap.",
         )
         title = "Close to another class in feature space"
-        return Cause("crowded", title, float(error[k]), float(p_values[k]), sentence, remedy, classes=(rival,))
+        return Cause("crowded", title, float(error[k]), float(p_values[k]), sentence, remedies, classes=(rival,))
 
     return Signal(p_values, (error >= OVERLAP) & (rank <= max(1, total // 10)), cause)
 
@@ -300,13 +315,14 @@ def scarcity(table: ClassErrors, train_counts: Ints) -> Signal:
             f"{_many(train_counts[k], 'training sample')}, while the median class has {typical:.0f}. The mean accuracy of "
             f"classes with at least that many is {percent(level)}, that of this class {percent(accuracy[k])}."
         )
-        remedy = (
-            "Collect more samples (`classgap learning-curve` predicts what they give, from models trained with parts of "
-            "the present ones); or train with `CompactLogitsLoss(num_classes, class_counts=…)`, which includes logit "
-            "adjustment; or correct the trained model with `classgap fix --train-counts`."
+        remedies = (
+            "Collect more samples: `classgap learning-curve` predicts what they give, from models trained with parts of the "
+            "present ones.",
+            "Train with `CompactLogitsLoss(num_classes, class_counts=…)`, which includes logit adjustment.",
+            "Correct the trained model with `classgap fix --train-counts`.",
         )
         return Cause(
-            "few_samples", "Few training samples", float(train_counts[k]), float(p_values[k]), sentence, remedy
+            "few_samples", "Few training samples", float(train_counts[k]), float(p_values[k]), sentence, remedies
         )
 
     short = seen & (train_counts <= FEW_RATIO * typical)

@@ -257,7 +257,11 @@ function evidence(c) {
 }
 
 function cause(c) {
-  return make("div", { class: "cause" }, make("b", {}, c.title), ...evidence(c), make("span", { class: "remedy" }, ...prose(c.remedy)));
+  return make("div", { class: "cause" }, make("b", {}, c.title), ...evidence(c), remedies(c));
+}
+
+function remedies(c) {
+  return make("ul", { class: "remedies" }, ...c.remedies.map((text) => make("li", {}, ...prose(text))));
 }
 
 function mountDiagnoses(host) {
@@ -266,7 +270,7 @@ function mountDiagnoses(host) {
   const sorted = [...groups].sort((a, b) => b[1].length - a[1].length);
   host.append(...sorted.map(([title, found]) => make("article", { class: "card" },
     make("div", { class: "head" }, make("h3", {}, title), make("span", { class: "faint whole" }, found.length === 1 ? "1 class" : `${found.length.toLocaleString("en")} classes`)),
-    make("p", { class: "remedy" }, ...prose(found[0].remedy)),
+    remedies(found[0]),
     growing("cards", found, 6, (c) => {
       const row = rowOf.get(c.name);
       return make("div", { class: "cause" },
