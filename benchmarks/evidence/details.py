@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import figures
 from committed import COMPACT, DIAL, EQUAL, HERE, MR2, RELEASED, Found, Measured, filled, turned_to
-from regimes import collapse_table
+from regimes import OUTCOMES, by_outcome, collapse_table
 from studies import geometry, ideas
 
 from classgap.suites.render import Table
@@ -103,23 +103,17 @@ def _heads(found: Found) -> tuple[str, ...]:
 
 
 def _overview(found: Found) -> Table:
-    kinds = (
-        ("closed", "better", "better_hard"),
-        ("likely_hard", "not_hard", "elsewhere"),
-        ("traded", "widened"),
-        ("worse",),
-    )
+    *outcomes, noise = OUTCOMES
     rows = []
     for suite, _, tables in found:
         for task in tables:
-            verdicts = {name: c.verdict.kind for name, c in task.comparisons.items()}
-            cells = ("; ".join(n for n, kind in verdicts.items() if kind in group) or "–" for group in kinds)
-            noise = sum(kind == "noise" for kind in verdicts.values())
-            rows.append((f"{suite.name}: {task.task.name}", *cells, str(noise)))
-    heads = ("task", "better on hard, no cost found", "better, uncertain on hard", "traded", "worse", "within noise")
+            by = by_outcome(task, list(task.comparisons))
+            cells = ("; ".join(by[outcome]) or "–" for outcome in outcomes)
+            rows.append((f"{suite.name}: {task.task.name}", *cells, str(len(by[noise]))))
     caption = (
         "Verdicts of classgap compare against the reference, from evidence_runs.md; the last column counts variants."
     )
+    heads = ("task", *(outcome[0].lower() + outcome[1:] for outcome in OUTCOMES))
     return Table("All verdicts", caption, heads, tuple(rows))
 
 

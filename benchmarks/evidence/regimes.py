@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from collapse import IMAGE, RESULTS, end_of
 from committed import LONG, LONG_LOSSES, Found, Measured, filled
 from costs import costs
 
+from classgap.measure.render.plain import escape
 from classgap.suites.render import Table
 from classgap.suites.tables import Row, TaskTables, difference
 from classgap.training import TrainConfig
@@ -87,6 +88,14 @@ LEFT_OUT = (
 )
 
 
+# What a verdict says of hard classes and of the cost, and the kinds of verdicts that say it.
+OUTCOMES = {
+    "Better on hard classes, no cost found": ("closed", "better", "better_hard"),
+    "Better, uncertain on hard classes": ("likely_hard", "not_hard", "elsewhere"),
+    "Better for some classes, worse for others": ("traded", "widened"),
+    "Worse": ("worse",),
+    "No significant change": ("noise",),
+}
 COST_HEADS = ("Δ worst class", "training cost", "prediction cost")
 HEADS = ("method", "Δ overall", "Δ hard", "Δ easy", *COST_HEADS, "verdict", "runs")
 
@@ -99,8 +108,8 @@ def regime_tables(found: Found, equally_long: Found) -> str:
         for suite, _, tables in part
         for table in tables
     }
-    parts = [_table(title, note, by_task[name]) for title, name, note in REGIMES if name in by_task]
-    return "\n".join(["## Regime by regime\n", HEAD, *(part.render("md", level=3) for part in parts)])
+    parts = [_regime(title, note, by_task[name]) for title, name, note in REGIMES if name in by_task]
+    return "\n".join(["## Regime by regime\n", HEAD, *parts])
 
 
 HEAD = """\
@@ -111,6 +120,21 @@ the runs of cross-entropy; where that has one run too, a difference is one betwe
 are not, so a row with arrows may have no significant change. Costs are in runs of cross-entropy, as the settings tell; where hard
 classes get more labels or another augmentation, the first run that finds these classes counts too.
 """
+
+
+def by_outcome(tables: TaskTables, names: Sequence[str]) -> dict[str, list[str]]:
+    """These variants by what their verdicts say."""
+    kinds = {name: tables.comparisons[name].verdict.kind for name in names}
+    return {outcome: [name for name in names if kinds[name] in group] for outcome, group in OUTCOMES.items()}
+
+
+def _regime(title: str, note: str, tables: TaskTables) -> str:
+    """The table of one regime; above it, what its verdicts say."""
+    table = _table(title, note, tables)
+    outcomes = by_outcome(tables, [row[0] for row in table.rows])
+    lines = (f"- **{outcome}:** {'; '.join(map(escape, names))}" for outcome, names in outcomes.items() if names)
+    heading, _, rest = table.render("md", level=3).partition("\n\n")
+    return "\n".join([heading, "", *lines, "", rest])
 
 
 def _table(title: str, note: str, tables: TaskTables) -> Table:
