@@ -137,7 +137,7 @@ def test_every_recipe_runs_end_to_end(name: str, tmp_path: Path) -> None:
     if name == "mr2_clip":
         pytest.importorskip("open_clip")
     result = classgap.train(load_recipe(name, quick=True), tmp_path / "run", workers=0)
-    assert len(result.test.y_true) in (60, 2000)
+    assert len(result.test.y_true) in (60, 1000, 2000)  # stand-ins, digits, two moons
 
 
 # --- suites -----------------------------------------------------------------------------------------------------------
