@@ -54,8 +54,9 @@ class CompactLogitsLoss(ClassLoss):
 
     When to use: uneven class accuracies on balanced data, where the network fits its training set: a head with a hidden layer,
     a linear probe; on long tails together with ``class_counts``.
-    Expect: on balanced data a gain overall and on the hard third, most where training data are fitted
-    completely, and nothing where they are not; on long tails, with ``class_counts``, more than logit adjustment alone.
+    Expect: on balanced data a gain overall and on the hard third, most where training data are fitted completely; no change
+    that could be shown where they are not, or where a sentence encoder is fine-tuned; on long tails, with ``class_counts``,
+    more than logit adjustment alone.
     Pitfalls: on long tails without ``class_counts`` the pull lowers the accuracy of rare classes; a warning says so. A class
     needs at least two samples in a batch for a pull.
 
